@@ -1,0 +1,1 @@
+"""Attacks: one file each, chosen by `_target_` in `configs/attack/`."""

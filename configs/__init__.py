@@ -1,0 +1,1 @@
+"""Hydra configuration groups; a package so that `pkg://hushbot.configs` resolves."""

@@ -1,0 +1,1 @@
+"""What is made of a trained bot: utility, the attack suite, reports and trackers."""

@@ -1,0 +1,1 @@
+"""The top floor: one module of wiring per command."""

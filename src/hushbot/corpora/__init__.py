@@ -1,0 +1,1 @@
+"""Corpora: every format in, one `Corpus` out."""

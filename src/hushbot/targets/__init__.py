@@ -1,0 +1,1 @@
+"""Targets: the score-based black box that attacks see."""

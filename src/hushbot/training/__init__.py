@@ -1,0 +1,1 @@
+"""From dialogues to a trained model on disk."""

@@ -1,0 +1,266 @@
+"""Frozen value objects shared by every part of hushbot: no torch, no I/O.
+
+Guarantees: instances are immutable and hashable where they hold only immutable fields; equality of `SlotValue`
+is equality of (domain, slot, value), so a `DialogueState` is a plain frozenset with exact-match semantics.
+"Unknown" is not "empty": `Turn.state is None` means that the corpus does not say, `frozenset()` that it says nothing
+was asked for.
+
+>>> pizza = SlotValue("restaurant", "name", "pizza hut")
+>>> pizza == SlotValue("restaurant", "name", "pizza hut", alternatives=("pizza hut city centre",))
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlotValue:
+    """One (domain, slot, value) triplet of a dialogue state."""
+
+    domain: str
+    """Domain or service, as the corpus spells it after its loader's normalisation (`restaurant`, `Payment_1`)."""
+    slot: str
+    """Slot name inside the domain (`book people`)."""
+    value: str
+    """The canonical value; `dontcare` is a value, an absent slot has no triplet at all."""
+    alternatives: tuple[str, ...] = field(default=(), compare=False)
+    """Further values that count as right when scoring (MultiWOZ `a|b`, SGD lists); not part of equality."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return the canonical value followed by its alternatives."""
+        return (self.value, *self.alternatives)
+
+
+DialogueState: TypeAlias = frozenset[SlotValue]
+"""All triplets that hold after a user turn: at most one per (domain, slot)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One user utterance and everything the bot says and knows in answer to it."""
+
+    user: str
+    """The user's utterance."""
+    state: DialogueState | None
+    """The accumulated state after the utterance; None when the corpus does not know it."""
+    database: str = ""
+    """The result of the database lookup as shown to the bot; empty when the corpus has no database."""
+    actions: str = ""
+    """System actions in linear form, such as `restaurant-inform(name=pizza hut)`."""
+    response: str | None = ""
+    """The system's utterance; None when the dialogue ends with the user's."""
+    booked: tuple[SlotValue, ...] = ()
+    """Identifiers issued by the system so far (references, phones, train ids): never part of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """One dialogue: the unit of splitting, of resampling and of privacy."""
+
+    id: str
+    """Unique within a corpus."""
+    turns: tuple[Turn, ...]
+    domains: tuple[str, ...] = ()
+    """Domains of the task, sorted."""
+    goal: Mapping[str, Any] | None = None
+    """The user's goal as the corpus gives it, or None."""
+    opening: str = ""
+    """The system's utterance before the first user turn, for corpora in which the system speaks first."""
+
+    @property
+    def final_state(self) -> DialogueState | None:
+        """Return the last known state, or None when no turn has one."""
+        return next((turn.state for turn in reversed(self.turns) if turn.state is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of training text; segments are tokenised one by one, so that shared prefixes share their tokens."""
+
+    text: str
+    supervised: bool
+    """Whether the loss is taken on this piece's tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training example: the concatenation of its segments."""
+
+    dialogue_id: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the whole example as one string."""
+        return "".join(segment.text for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSplit:
+    """Who was trained on and who was not; drawn at random before training."""
+
+    members: tuple[Dialogue, ...]
+    """Trained on."""
+    nonmembers: tuple[Dialogue, ...]
+    """Never trained on and never looked at before the audit; as many as members where the corpus allows."""
+    calibration: tuple[Dialogue, ...] = ()
+    """Held out for early stopping and for choosing thresholds."""
+    controls: tuple[Dialogue, ...] = ()
+    """Held out as sources of mismatched prefixes and impostor values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How to sample: every setting is explicit, nothing is taken from a model's generation config.
+
+    Plain ("vanilla") sampling is the default: temperature 1 over the whole vocabulary.
+    """
+
+    temperature: float = 1.0
+    """Softmax temperature, at least 0; 0 is greedy."""
+    top_k: int = 0
+    """Keep only the k most probable tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Nucleus: keep the smallest set of tokens whose probability reaches this; 1 keeps all."""
+    repetition_penalty: float = 1.0
+    """Divide (or multiply, if negative) the logits of tokens already generated; 1 is off."""
+    stop: tuple[str, ...] = ("\n",)
+    """Generation ends when one of these strings appears; the returned text ends before it."""
+
+    def __post_init__(self) -> None:
+        for name, ok, rule in (
+            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "finite and at least 0"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("repetition_penalty", self.repetition_penalty > 0, "positive"),
+        ):
+            if not ok:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be {rule}; set decoding.{name}")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow", ser_json_inf_nan="strings")
+
+
+class Estimate(_Model):
+    """A measured number, never a bare float. `value=None` means not measured, with the reason in notes."""
+
+    value: float | None
+    """The estimate; None when not measured."""
+    low: float | None = None
+    """Lower end of the interval."""
+    high: float | None = None
+    """Upper end of the interval."""
+    level: float = 0.95
+    """Coverage of the interval."""
+    n: int = 0
+    """How many units the estimate rests on."""
+    method: str = ""
+    """How the interval was made (`clopper_pearson`, `cluster_bootstrap`), or why nothing was measured."""
+
+
+Verdict: TypeAlias = Literal["leak", "no_leak_detected", "inconclusive", "not_measured"]
+Metric: TypeAlias = Estimate | float | int | None
+
+
+class Headline(_Model):
+    """The one number an attack is judged by; higher is more leakage."""
+
+    metric: str
+    estimate: Estimate
+
+
+class AttackResult(_Model):
+    """What one attack found, beside its control and its blind baseline."""
+
+    verdict: Verdict
+    headline: Headline
+    metrics: dict[str, Metric] = Field(default_factory=dict)
+    control: dict[str, Any] = Field(default_factory=dict)
+    """The same numbers where there can be no leak: non-members, base model, mismatched prefixes."""
+    blind: dict[str, Any] | None = None
+    """What a model-free baseline reaches; None when not measured."""
+    threat_model: Literal["text", "score"] = "score"
+    queries: int = 0
+    """Texts sampled plus sequences scored."""
+    seconds: float = 0.0
+    records: str | None = None
+    """Path of the records file, relative to the run directory; set by the run directory."""
+    notes: list[str] = Field(default_factory=list)
+    rows: list[dict[str, Any]] = Field(default_factory=list, exclude=True)
+    """One row per candidate, document or query; written to the records file, never into report.json."""
+
+
+class RunInfo(_Model):
+    """Provenance of a run."""
+
+    id: str
+    created: str
+    seed: int
+    config_sha256: str
+    data_sha256: str
+    weights_sha256: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Keys `train`, `utility`, `audit`."""
+    tokens_trained: int = 0
+    device: str = "cpu"
+
+
+class PrivacyInfo(_Model):
+    """The differential privacy guarantee of a run, and its unit."""
+
+    unit: str
+    epsilon: float
+    delta: float
+    accountant: str
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+    max_grad_norm: float
+    secure_rng: bool
+
+
+class RecipeInfo(_Model):
+    """Which recipes were stacked."""
+
+    stack: list[str]
+    privacy: PrivacyInfo | None = None
+
+
+class DataInfo(_Model):
+    """Sizes of the data that was used."""
+
+    name: str
+    members: int
+    nonmembers: int
+    calibration: int
+    controls: int
+    domains: int
+    slots: int
+    turns: int
+    supervised_tokens: int
+
+
+class AuditReport(_Model):
+    """report.json, version 1: the interface between a run and everything that reads it."""
+
+    version: Literal[1] = 1
+    status: Literal["complete", "partial", "failed"]
+    error: str | None = None
+    run: RunInfo
+    recipe: RecipeInfo
+    data: DataInfo
+    utility: dict[str, Estimate] = Field(default_factory=dict)
+    utility_protocol: dict[str, Any] = Field(default_factory=dict)
+    """The rules behind the utility numbers: don't-care, coverage, oracle flags."""
+    attacks: dict[str, AttackResult] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
