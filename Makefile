@@ -1,0 +1,42 @@
+# Two commands do everything on a machine that has only Python 3.11+ and pip: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check types bench docs install clean
+
+demo: $(STAMP)
+	$(BIN)/hushbot compare experiment=demo
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+# mypy cannot see through an editable install's import hook, so a copy is checked.
+types: $(STAMP)
+	rm -rf build/types
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --target build/types .
+	cd build/types && $(abspath $(BIN))/mypy --strict --config-file $(abspath pyproject.toml) -p hushbot
+
+bench: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/packing.py
+
+docs: $(STAMP)
+	$(BIN)/python -m hushbot.run docs/report.schema.json
+
+install: $(STAMP)
+
+# torch first and by its pin: without one, pip may pull several gigabytes of another build.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,smollm2]'
+	touch $(STAMP)
+
+clean:
+	rm -rf build runs comparison

@@ -1,0 +1,213 @@
+"""How many extracted dialogue states and values are really somebody's: the counting half of an extraction.
+
+Pure functions from candidates and ground truth to Estimates; they know no model and no ranking. The metrics
+are those of the paper's section V-A3:
+
+* a candidate is correct if it equals, or is a subset of, one state of one turn of one dialogue, triplet by
+  triplet;
+* `states` counts the correct distinct candidates and `state_precision` divides them by `extracted_states`,
+  all the distinct candidates;
+* `triplets` is the mean number of triplets of a correct candidate;
+* `values` counts the correct distinct values. The paper's prose says that #Values counts the extracted ones,
+  but its Table III only adds up if it counts the correct ones: Group Beam Search has 16 values at 64.00% (16
+  of 25; 64% of 16 is no whole number), and Vanilla Sampling 231 at 15.00% (231 of 1540). The extracted ones
+  are `extracted_values`.
+
+**Normalisation.** Domain, slot and value are compared after stripping outer blanks and case folding, nothing
+else: no fuzzy matching, no alternatives of an annotation (a bot is trained on the canonical value alone). Two
+candidates that are equal after that are one candidate.
+
+**What voids it.** Short states are shared by many people: on MultiWOZ 92% of the one-triplet states of people
+who were never trained on are "correct", 5% of those of five triplets. No number here means anything without
+the same number measured against non-members (`paired_differences`), and intervals that resample candidates
+take the dialogues as given; `randomisation_p` does not, and is what a verdict should rest on.
+
+Source: Dialogue-state extraction paper, sections V-A3 and V-B (Tables II and III).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hushbot.intervals import FloatArray
+from hushbot.stats import Bootstrap, clopper_pearson, cluster_bootstrap, paired_bootstrap, unmeasured
+from hushbot.types import Dialogue, DialogueState, Estimate, Metric, SlotValue
+
+N_DRAWS = 1000
+"""Resamples behind each interval; an audit has dozens of them."""
+
+
+def normalise_state(state: DialogueState) -> DialogueState:
+    """Strip and case-fold every domain, slot and value; drop annotation alternatives."""
+    return frozenset(SlotValue(_fold(t.domain), _fold(t.slot), _fold(t.value)) for t in state)
+
+
+def distinct_values(states: Iterable[DialogueState]) -> set[str]:
+    """Return the values of normalised states, each once whatever slot it fills."""
+    return {triplet.value for state in states for triplet in state}
+
+
+@dataclass(frozen=True, slots=True)
+class StateIndex:
+    """The ground truth of one side: which dialogues hold a state, in any turn, exactly or as a subset."""
+
+    owners: tuple[frozenset[str], ...]
+    """Ids of the dialogues that hold each distinct state."""
+    postings: dict[SlotValue, frozenset[int]]
+    """Positions in `owners` of the states that hold a triplet."""
+    values: frozenset[str]
+    """Every value that occurs."""
+
+    @classmethod
+    def of(cls, dialogues: Iterable[Dialogue]) -> StateIndex:
+        """Index the known, non-empty states of all turns."""
+        owners: dict[DialogueState, set[str]] = defaultdict(set)
+        for dialogue in dialogues:
+            for turn in dialogue.turns:
+                if turn.state:
+                    owners[normalise_state(turn.state)].add(dialogue.id)
+        postings: dict[SlotValue, set[int]] = defaultdict(set)
+        for position, state in enumerate(owners):
+            for triplet in state:
+                postings[triplet].add(position)
+        return cls(
+            tuple(frozenset(ids) for ids in owners.values()),
+            {triplet: frozenset(positions) for triplet, positions in postings.items()},
+            frozenset(distinct_values(owners)),
+        )
+
+    def holders(self, state: DialogueState) -> frozenset[str]:
+        """Return the ids of the dialogues with a state that contains this normalised, non-empty one."""
+        lists = sorted((self.postings.get(triplet, frozenset()) for triplet in state), key=len)
+        # Starting from the rarest triplet keeps every intermediate set as small as it can be.
+        positions = frozenset.intersection(*lists) if lists else frozenset()
+        return frozenset[str]().union(*(self.owners[position] for position in positions))
+
+    def holds(self, state: DialogueState) -> bool:
+        """Return whether a normalised state is correct: part of some state of some dialogue."""
+        return bool(self.holders(state))
+
+
+def extraction_metrics(
+    states: Sequence[DialogueState], truth: StateIndex, *, suffix: str = "", level: float = 0.95
+) -> dict[str, Metric]:
+    """Measure distinct, normalised candidates against one side's ground truth.
+
+    Args:
+        states: The candidates, each once.
+        truth: The side to compare with.
+        suffix: Appended to each metric's name, such as `@100`.
+        level: Coverage of the intervals.
+
+    Returns:
+        `states`, `extracted_states`, `state_precision`, `triplets`, `values`, `extracted_values`,
+        `value_precision`, and `state_precision/n=K` for each number of triplets that occurs. Without
+        candidates the extracted counts are 0 and everything else is not measured.
+    """
+    hits = [truth.holds(state) for state in states]
+    values = distinct_values(states)
+    n_values = len(values & truth.values)
+    metrics: dict[str, Metric] = {
+        f"states{suffix}": sum(hits) if states else None,
+        f"extracted_states{suffix}": len(states),
+        f"state_precision{suffix}": clopper_pearson(sum(hits), len(states), level),
+        f"triplets{suffix}": _mean_triplets(
+            [len(state) for state, hit in zip(states, hits, strict=True) if hit], level
+        ),
+        f"values{suffix}": n_values if values else None,
+        f"extracted_values{suffix}": len(values),
+        f"value_precision{suffix}": clopper_pearson(n_values, len(values), level),
+    }
+    sizes = Counter(len(state) for state in states)
+    hits_by_size = Counter(len(state) for state, hit in zip(states, hits, strict=True) if hit)
+    for size in sorted(sizes):
+        metrics[f"state_precision{suffix}/n={size}"] = clopper_pearson(hits_by_size[size], sizes[size], level)
+    return metrics
+
+
+def paired_differences(
+    sizes: Sequence[int],
+    member_hits: Sequence[bool],
+    nonmember_hits: Sequence[bool],
+    *,
+    suffix: str = "",
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """Measure how much more often the same candidates are members' states than non-members'.
+
+    Args:
+        sizes: Number of triplets of each candidate.
+        member_hits: Whether each candidate is correct against the members.
+        nonmember_hits: The same against as many non-members.
+        suffix: Appended to each metric's name, such as `@100`.
+        seed: Of the bootstrap.
+
+    Returns:
+        `state_precision` and `state_precision/n=K`, each a mean difference paired over candidates.
+    """
+    size, members = np.asarray(sizes, dtype=int), np.asarray(member_hits, dtype=float)
+    nonmembers = np.asarray(nonmember_hits, dtype=float)
+    name = f"state_precision{suffix}"
+    differences = {name: _difference(members, nonmembers, seed)}
+    for n in sorted(set(sizes)):
+        chosen = size == n
+        differences[f"{name}/n={n}"] = _difference(members[chosen], nonmembers[chosen], seed)
+    return differences
+
+
+def randomisation_p(
+    member_holders: Sequence[frozenset[str]],
+    nonmember_holders: Sequence[frozenset[str]],
+    n_dialogues: int,
+    *,
+    seed: int,
+    n_draws: int = 2000,
+) -> float:
+    """Return how often a random split of the dialogues would favour "members" as much as the real one does.
+
+    The dialogues of both sides are dealt out again and each candidate is looked up in the new halves. A bot
+    that knows nothing of the split is as likely to have met any of these deals, so the test is exact for a
+    random split, however many candidates are subsets of one dialogue.
+
+    Args:
+        member_holders: Per candidate, the members that hold it.
+        nonmember_holders: Per candidate, the non-members that hold it.
+        n_dialogues: Number of dialogues on each side.
+        seed: Of the deals.
+        n_draws: Number of deals.
+
+    Returns:
+        The one-sided p-value of (candidates that members hold) - (candidates that non-members hold).
+    """
+    ids = sorted(frozenset[str]().union(*member_holders, *nonmember_holders))
+    column = {dialogue_id: i for i, dialogue_id in enumerate(ids)}
+    holds = np.zeros((len(member_holders), len(ids)), dtype=np.float32)
+    for row, (members, nonmembers) in enumerate(zip(member_holders, nonmember_holders, strict=True)):
+        holds[row, [column[dialogue_id] for dialogue_id in members | nonmembers]] = 1
+    observed = sum(map(bool, member_holders)) - sum(map(bool, nonmember_holders))
+    rng = np.random.default_rng(seed)
+    n_as_good = 0
+    for _ in range(n_draws):
+        # Dialogues that hold no candidate take part in the deal but need no column.
+        is_member = (rng.permutation(2 * n_dialogues)[: len(ids)] < n_dialogues).astype(np.float32)
+        dealt = np.count_nonzero(holds @ is_member) - np.count_nonzero(holds @ (1 - is_member))
+        n_as_good += bool(dealt >= observed)
+    return (1 + n_as_good) / (1 + n_draws)
+
+
+def _fold(text: str) -> str:
+    return text.strip().casefold()
+
+
+def _mean_triplets(sizes: Sequence[int], level: float) -> Estimate:
+    if not sizes:
+        return unmeasured("no extracted state is correct", level=level)
+    return cluster_bootstrap(sizes, None, bootstrap=Bootstrap(level=level, n_draws=N_DRAWS))
+
+
+def _difference(members: FloatArray, nonmembers: FloatArray, seed: int) -> Estimate:
+    return paired_bootstrap(members, nonmembers, bootstrap=Bootstrap(n_draws=N_DRAWS, seed=seed))

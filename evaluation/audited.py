@@ -1,0 +1,54 @@
+"""Targets for `hushbot audit`: the bot of a run directory, or any model folder or hub id.
+
+Guarantees: a run's bot is attacked with the members that its manifest names, and its base control is the backbone its
+own configuration names; a data pack that has changed since is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hushbot.composition import build
+from hushbot.corpora.split import check_manifest
+from hushbot.evaluation.suite import Experiment, target_of
+from hushbot.protocols import Target
+from hushbot.run import RunDirectory
+from hushbot.targets.local import LocalTarget
+from hushbot.training.backbone import weights_sha256
+from hushbot.training.stack import RecipeStack
+
+
+def load_run_target(
+    audited: RunDirectory, experiment: Experiment, inference: Mapping[str, int]
+) -> tuple[Target, dict[str, Any]]:
+    """Return a run's bot as deployed, and what its report already says of it.
+
+    Raises:
+        DataError: The corpus no longer gives the split in the run's manifest.
+    """
+    check_manifest(audited.manifest, experiment.manifest)
+    config, report = audited.config, audited.read_report()
+    stack = RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
+    target = target_of(config, audited.model, inference, name=experiment.name)
+    known = {"weights_sha256": weights_sha256(audited.model), "tokens_trained": report.run.tokens_trained}
+    return stack.guard(target), {
+        "run": known,
+        "data": report.data,
+        "recipe": report.recipe,
+        "utility": report.utility,
+        "utility_protocol": report.utility_protocol,
+        "notes": [*report.notes, f"utility was measured by run {report.run.id}"],
+    }
+
+
+def load_model_target(
+    model: str, adapter: str | None, inference: Mapping[str, int]
+) -> tuple[Target, dict[str, Any]]:
+    """Return a model folder's or hub id's bot."""
+    target = LocalTarget.from_pretrained(model, adapter=adapter)
+    target.batch_rows, target.batch_tokens = int(inference["batch_rows"]), int(inference["batch_tokens"])
+    folder = Path(adapter or model)
+    hashed = weights_sha256(folder) if folder.is_dir() else None
+    return target, {"run": {"weights_sha256": hashed}}

@@ -1,0 +1,146 @@
+"""Tables, pages and comparisons, made from report.json files alone: no model is loaded.
+
+Guarantees: the page is one self-contained file without network access; whatever a bot said is hostile text and is
+escaped; a number without a measurement reads "not measured", and its reason stands in the notes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hushbot.errors import DataError
+from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
+from hushbot.run import RunDirectory, write_atomically
+from hushbot.types import AuditReport, Estimate, Metric
+
+NOT_MEASURED = "not measured"
+UTILITY_SHOWN = ("joint_goal_accuracy", "state_f1")
+"""Utility metrics in the summary table; the page shows all."""
+
+
+def show(number: Metric) -> str:
+    """Write an estimate with its interval and n, a plain number, or that there is none."""
+    if isinstance(number, Estimate):
+        if number.value is None:
+            return NOT_MEASURED
+        interval = "" if number.low is None else f" [{_end(number.low)}, {_end(number.high)}]"
+        return f"{number.value:.3f}{interval} (n={number.n})"
+    if number is None:
+        return NOT_MEASURED
+    return f"{number:.4g}" if isinstance(number, float) else str(number)
+
+
+def _end(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3f}"
+
+
+def print_summary(reports: Sequence[AuditReport]) -> None:
+    """Print one table: a row per run, utility first, then each attack beside its control."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="utility and leakage", title_justify="left", show_lines=True)
+    table.add_column("arm", no_wrap=True)
+    for name in UTILITY_SHOWN:
+        table.add_column(name.replace("_", " "))
+    attacks = list(dict.fromkeys(name for report in reports for name in report.attacks))
+    for name in attacks:
+        table.add_column(name.replace("_", " "))
+    for report in reports:
+        cells = [f"{arm_name(report)}\nseed {report.run.seed}"]
+        cells += [show(report.utility.get(name)).replace(" (", "\n(") for name in UTILITY_SHOWN]
+        cells += [_attack_cell(report, name) for name in attacks]
+        table.add_row(*cells)
+    Console().print(table)
+
+
+def _attack_cell(report: AuditReport, name: str) -> str:
+    attack = report.attacks.get(name)
+    if attack is None:
+        return NOT_MEASURED
+    label, control = control_of(name, attack)
+    lines = [f"{attack.headline.metric}", show(attack.headline.estimate)]
+    lines += [f"chance ({label})", show(control)] if control is not None else []
+    return "\n".join([*lines, attack.verdict.replace("_", " ")])
+
+
+def write_page(runs: Sequence[Path], out: Path) -> None:
+    """Write one self-contained HTML page over one or several runs."""
+    import jinja2
+
+    reports = [RunDirectory.open(path).read_report() for path in runs]
+    rows = rows_of(reports)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hushbot.evaluation", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["show"] = show
+    page = environment.get_template("report.html").render(
+        reports=reports,
+        figure=_svg(rows),
+        arm_name=arm_name,
+        control_of=control_of,
+        flat=_flat,
+        summaries=[summary(report) for report in reports],
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, page.encode("utf-8"))
+
+
+def summary(report: AuditReport) -> str:
+    """Say in words what a run found."""
+    accuracy = report.utility.get("joint_goal_accuracy")
+    parts = [f"{arm_name(report)} (seed {report.run.seed}) is {report.status}"]
+    if accuracy is not None and accuracy.value is not None:
+        parts.append(f"it gets {accuracy.value:.0%} of dialogue states wholly right")
+    words = {
+        "leak": "leaks",
+        "no_leak_detected": "shows no leak",
+        "inconclusive": "gives no conclusion",
+        "not_measured": "was not measured",
+    }
+    parts += [
+        f"{words[attack.verdict]} under {name.replace('_', ' ')}" for name, attack in report.attacks.items()
+    ]
+    return "; ".join(parts) + "."
+
+
+def _flat(numbers: object) -> list[tuple[str, str]]:
+    """Return (key, text) pairs of a control or blind block, nested keys joined."""
+    if isinstance(numbers, Estimate):
+        return [("", show(numbers))]
+    if isinstance(numbers, Mapping):
+        if "value" in numbers and "method" in numbers:
+            return [("", show(Estimate.model_validate(numbers)))]
+        found = [(str(key), inner) for key, value in numbers.items() for inner in _flat(value)]
+        return [(f"{key}/{sub}" if sub else key, text) for key, (sub, text) in found]
+    return [("", NOT_MEASURED if numbers is None else f"{numbers:.4g}" if isinstance(numbers, float) else str(numbers))]
+
+
+def _svg(rows: Sequence[object]) -> str:
+    sink = io.StringIO()
+    tradeoff_figure(rows).savefig(sink, format="svg", metadata={"Date": None})  # type: ignore[arg-type]
+    text = sink.getvalue()
+    return text[text.index("<svg") :]
+
+
+def write_comparison(runs: Sequence[Path], out: Path) -> None:
+    """Write tradeoff.csv, tradeoff.png and report.html from the runs' reports.
+
+    Raises:
+        DataError: There is no run, or a directory holds none.
+    """
+    if not runs:
+        raise DataError("no run directory was given; name at least one, such as runs/*")
+    rows = rows_of([RunDirectory.open(path).read_report() for path in runs])
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "tradeoff.csv", tradeoff_csv(rows).encode("utf-8"))
+    sink = io.BytesIO()
+    tradeoff_figure(rows).savefig(sink, format="png", dpi=160, metadata={"Software": None})
+    write_atomically(out / "tradeoff.png", sink.getvalue())
+    write_page(runs, out / "report.html")

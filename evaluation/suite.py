@@ -1,0 +1,268 @@
+"""From a checked configuration to a finished report: train, measure utility, attack, step by step resumable.
+
+Guarantees: the manifest (who is a member) is on disk before anything is trained, and a run directory whose manifest
+or configuration differs is refused; the report is rewritten whole after every step, so an interrupted run keeps what
+it has and the same command continues; an attack that is in the report is not run again. Non-members are read only
+after training has ended.
+
+What voids them: changing code or weights between two starts of the same run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hushbot.composition import build, decisive, find_problems
+from hushbot.corpora.corpus import Corpus
+from hushbot.corpora.split import SplitReport, check_manifest, data_sha256, make_split, manifest
+from hushbot.errors import ConfigError, HushbotError
+from hushbot.evaluation.utility import measure_utility
+from hushbot.protocols import Attack, Target, Tracker
+from hushbot.run import RunDirectory, config_sha256, versions
+from hushbot.training.stack import RecipeStack
+from hushbot.types import AttackResult, AuditReport, AuditSplit, DataInfo, RecipeInfo, RunInfo
+
+Say = Callable[[str], None]
+"""Where progress goes, one line at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Everything a run is made of, built and checked before any of it is used."""
+
+    config: Mapping[str, Any]
+    """The decisive part of the configuration: what is hashed and kept."""
+    name: str
+    """What the run is called: its recipe stack, or `base`."""
+    corpus: Corpus
+    drawn: SplitReport
+    attacks: Mapping[str, Attack]
+    trackers: Mapping[str, Tracker]
+    seed: int
+    reveal: bool
+
+    @property
+    def split(self) -> AuditSplit:
+        """Return who is a member and who is not."""
+        return self.drawn.split
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Return what is written before training."""
+        return dict(manifest(self.drawn, self.corpus, self.seed))
+
+
+def check(config: Mapping[str, Any], trust: Sequence[str]) -> None:
+    """Check every component of a configuration.
+
+    Raises:
+        ConfigError: Holds all problems.
+    """
+    problems = find_problems(config, trust)
+    if problems:
+        raise ConfigError(*problems)
+
+
+def prepare(config: Mapping[str, Any], name: str) -> Experiment:
+    """Build the attacks and trackers, load the corpus, draw the split; components first, data last."""
+    attacks = {key: build(node, f"attack.{key}") for key, node in config["attack"].items()}
+    trackers = {key: build(node, f"tracker.{key}") for key, node in config["tracker"].items()}
+    settings = build(config["split"], "split")
+    corpus = build(config["data"], "data")
+    seed = int(config["seed"])
+    return Experiment(
+        config=decisive(config),
+        name=name,
+        corpus=corpus,
+        drawn=make_split(corpus, settings, seed),
+        attacks=attacks,
+        trackers=trackers,
+        seed=seed,
+        reveal=bool(config["reveal"]),
+    )
+
+
+def open_run(experiment: Experiment, path: Path) -> RunDirectory:
+    """Create the run directory, or open it again to resume; the manifest on disk must be ours."""
+    directory = RunDirectory(path)
+    if directory.manifest_path.exists():
+        check_manifest(directory.manifest, experiment.manifest)
+    return directory.create(experiment.config, experiment.manifest)
+
+
+def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport:
+    """Return the report so far, or an empty one."""
+    if directory.report_path.exists():
+        return directory.read_report()
+    split, corpus = experiment.split, experiment.corpus
+    used = (*split.members, *split.nonmembers, *split.calibration, *split.controls)
+    return AuditReport(
+        status="partial",
+        run=RunInfo(
+            id=f"{experiment.name}-s{experiment.seed}-{directory.run_id[:8]}",
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            seed=experiment.seed,
+            config_sha256=config_sha256(experiment.config),
+            data_sha256=data_sha256(used),
+            versions=versions(),
+        ),
+        recipe=RecipeInfo(stack=experiment.name.split("+")),
+        data=DataInfo(
+            name=corpus.name,
+            members=len(split.members),
+            nonmembers=len(split.nonmembers),
+            calibration=len(split.calibration),
+            controls=len(split.controls),
+            domains=len(corpus.schema.domains),
+            slots=len(corpus.schema.slots),
+            turns=sum(len(dialogue.turns) for dialogue in used),
+            supervised_tokens=0,
+        ),
+        notes=[*corpus.notes, *experiment.drawn.notes],
+    )
+
+
+def fit_bot(
+    experiment: Experiment, config: Mapping[str, Any], directory: RunDirectory, report: AuditReport, say: Say
+) -> tuple[Target, AuditReport]:
+    """Train (or find the trained) model and return it as deployed, with the report that says how it was made."""
+    import torch
+
+    from hushbot.training.backbone import save_model, weights_sha256
+    from hushbot.training.fit import fit
+
+    backbone = build(config["backbone"], "backbone")
+    stack = RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
+    settings = build(config["trainer"], "trainer")
+    if report.run.weights_sha256 is None:
+        shutil.rmtree(directory.model, ignore_errors=True)  # saved by a run that died before it could report
+        torch.manual_seed(experiment.seed)  # adapters start at random weights
+        loaded = backbone.load()
+        seconds = report.run.seconds
+        data = report.data
+        tokens = 0
+        if config["fit"]:
+            say(f"training {experiment.name} on {len(experiment.split.members)} dialogues")
+            result = fit(
+                loaded.model,
+                loaded.tokenizer,
+                stack=stack,
+                split=experiment.split,
+                schema=experiment.corpus.schema,
+                settings=settings,
+                max_length=backbone.max_length,
+                checkpoint_dir=directory.checkpoints,
+                seed=experiment.seed,
+            )
+            seconds = seconds | {"train": result.seconds}
+            data = data.model_copy(update={"supervised_tokens": result.supervised_tokens})
+            tokens = result.tokens_trained
+        save_model(loaded.model, loaded.tokenizer, directory.model)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        made = {"weights_sha256": weights_sha256(directory.model), "seconds": seconds, "tokens_trained": tokens}
+        report = report.model_copy(
+            update={"run": report.run.model_copy(update={**made, "device": device}), "data": data}
+        )
+        directory.write_report(report)
+    target = target_of(config, directory.model, config["inference"], name=experiment.name)
+    return stack.guard(target), report
+
+
+def target_of(
+    config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str
+) -> Target:
+    """Load a saved model as a target; its reference is the backbone before fine-tuning.
+
+    A LoRA bot is its own reference, with the adapter off; an untrained bot has none.
+    """
+    import torch
+
+    from hushbot.targets.local import LocalTarget
+    from hushbot.training.backbone import load_model
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes = {key: int(inference[key]) for key in ("batch_rows", "batch_tokens")}
+    loaded = load_model(folder)
+    reference = None
+    if config["fit"] and not hasattr(loaded.model, "peft_config"):
+        before = build(config["backbone"], "backbone").load()
+        reference = LocalTarget(before.model, before.tokenizer, name="base", device=device, **sizes)
+    return LocalTarget(loaded.model, loaded.tokenizer, name=name, device=device, reference=reference, **sizes)
+
+
+def measure(
+    experiment: Experiment, target: Target, directory: RunDirectory, report: AuditReport, say: Say
+) -> AuditReport:
+    """Run every attack that the report does not hold yet, writing it after each."""
+    for name, attack in experiment.attacks.items():
+        if name in report.attacks:
+            continue
+        say(f"attacking {experiment.name} with {name}")
+        started = time.perf_counter()
+        result = attack.run(target, experiment.split, experiment.corpus.schema, seed=experiment.seed)
+        if result.rows:
+            records = directory.write_records(name, result.rows, reveal=experiment.reveal)
+            result = result.model_copy(update={"records": records})
+        report = _with_attack(report, name, result, time.perf_counter() - started)
+        directory.write_report(report)
+        for tracker in experiment.trackers.values():
+            tracker.log(report)
+    return finish(experiment, directory, report)
+
+
+def measure_bot(
+    experiment: Experiment,
+    settings: Any,
+    target: Target,
+    directory: RunDirectory,
+    report: AuditReport,
+    say: Say,
+) -> AuditReport:
+    """Measure the bot's utility on the non-members, unless the report holds it."""
+    if report.utility:
+        return report
+    say(f"measuring the utility of {experiment.name}")
+    started = time.perf_counter()
+    utility = measure_utility(
+        target, experiment.split.nonmembers, experiment.corpus.database, settings, seed=experiment.seed
+    )
+    seconds = report.run.seconds | {"utility": time.perf_counter() - started}
+    report = report.model_copy(
+        update={
+            "utility": utility.estimates,
+            "utility_protocol": utility.protocol,
+            "run": report.run.model_copy(update={"seconds": seconds}),
+        }
+    )
+    directory.write_report(report)
+    return report
+
+
+def finish(experiment: Experiment, directory: RunDirectory, report: AuditReport) -> AuditReport:
+    """Mark the report complete and tell the trackers."""
+    report = report.model_copy(update={"status": "complete", "error": None})
+    directory.write_report(report)
+    for tracker in experiment.trackers.values():
+        tracker.log(report)
+    return report
+
+
+def fail(directory: RunDirectory, report: AuditReport, error: HushbotError) -> None:
+    """Keep what was measured, and say what went wrong."""
+    directory.write_report(report.model_copy(update={"status": "failed", "error": str(error)}))
+
+
+def _with_attack(report: AuditReport, name: str, result: AttackResult, seconds: float) -> AuditReport:
+    spent = report.run.seconds | {"audit": report.run.seconds.get("audit", 0.0) + seconds}
+    return report.model_copy(
+        update={
+            "attacks": {**report.attacks, name: result},
+            "run": report.run.model_copy(update={"seconds": spent}),
+        }
+    )

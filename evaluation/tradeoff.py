@@ -1,0 +1,176 @@
+"""Utility against leakage, arm by arm, read from reports alone.
+
+Guarantees: every number keeps its interval and n; a number that was not measured stays empty, never zero; the
+aggregate of an arm over seeds is the mean of its runs, its interval spanning the runs' own intervals (so it is never
+narrower than what one run shows; the paired analysis over seeds is another table).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hushbot.types import AttackResult, AuditReport, Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
+"""Okabe and Ito's palette, which readers with colour-blindness can tell apart."""
+ALL_SEEDS = "all"
+
+
+class Point(NamedTuple):
+    """One number of one run or arm."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+class ArmRow(NamedTuple):
+    """One run, or one arm over all its seeds."""
+
+    arm: str
+    seed: str
+    status: str
+    numbers: Mapping[str, Point]
+    """Column -> number; utility metrics and `<attack>/<headline metric>`, each attack's control beside it."""
+
+
+def arm_name(report: AuditReport) -> str:
+    """Return how an arm is spelled."""
+    return "+".join(report.recipe.stack)
+
+
+def control_of(name: str, attack: AttackResult) -> tuple[str, Estimate | None]:
+    """Return the control that stands beside a headline: its label and its number, None when not measured.
+
+    Non-members come first, since they answer the question "would everyone's state have been found?"; then the base.
+    """
+    for label in ("nonmembers", "base"):
+        numbers = attack.control.get(label)
+        if isinstance(numbers, Mapping):
+            for key, found in numbers.items():
+                if _is_headline(str(key), attack.headline.metric) and isinstance(found, Mapping | Estimate):
+                    return label, Estimate.model_validate(found)
+    return "", None
+
+
+def _is_headline(key: str, metric: str) -> bool:
+    """Say whether a metric key is the headline's: the same, or under the pre-registered ranking."""
+    return key == metric or (key.endswith(f"/{metric}") and "dc_ppl" in key)
+
+
+def rows_of(reports: Sequence[AuditReport]) -> list[ArmRow]:
+    """Return one row per run in the order given, then one per arm."""
+    runs = [ArmRow(arm_name(r), str(r.run.seed), r.status, dict(_numbers(r))) for r in reports]
+    arms = dict.fromkeys(row.arm for row in runs)
+    return runs + [_aggregate(arm, [row for row in runs if row.arm == arm]) for arm in arms]
+
+
+def _numbers(report: AuditReport) -> Iterator[tuple[str, Point]]:
+    for name, estimate in report.utility.items():
+        yield name, _point(estimate)
+    for name, attack in report.attacks.items():
+        headline = f"{name}/{attack.headline.metric}"
+        yield headline, _point(attack.headline.estimate)
+        label, control = control_of(name, attack)
+        if control is not None:
+            yield f"{headline}/{label}", _point(control)
+    epsilon = report.recipe.privacy.epsilon if report.recipe.privacy else None
+    yield "epsilon", Point(epsilon, None, None, 0)
+    yield "seconds", Point(sum(report.run.seconds.values()), None, None, 0)
+    yield "tokens_trained", Point(report.run.tokens_trained, None, None, 0)
+
+
+def _point(estimate: Estimate) -> Point:
+    return Point(estimate.value, estimate.low, estimate.high, estimate.n)
+
+
+def _aggregate(arm: str, rows: Sequence[ArmRow]) -> ArmRow:
+    numbers = {}
+    for column in dict.fromkeys(column for row in rows for column in row.numbers):
+        points = [row.numbers[column] for row in rows if column in row.numbers]
+        values = [point.value for point in points if point.value is not None]
+        lows = [point.low for point in points if point.low is not None]
+        highs = [point.high for point in points if point.high is not None]
+        is_whole = len(values) == len(rows)  # a run without the number must not vanish in a mean
+        numbers[column] = Point(
+            sum(values) / len(values) if values and is_whole else None,
+            min(lows) if lows and is_whole else None,
+            max(highs) if highs and is_whole else None,
+            sum(point.n for point in points),
+        )
+    status = "complete" if all(row.status == "complete" for row in rows) else "partial"
+    return ArmRow(arm, ALL_SEEDS, status, numbers)
+
+
+def tradeoff_csv(rows: Sequence[ArmRow]) -> str:
+    """Return tradeoff.csv: value, low, high and n of every number; empty where not measured."""
+    columns = list(dict.fromkeys(column for row in rows for column in row.numbers))
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    parts = ("", "_low", "_high", "_n")
+    writer.writerow(["arm", "seed", "status", *(column + part for column in columns for part in parts)])
+    for row in rows:
+        cells = [row.numbers.get(column, Point(None, None, None, 0)) for column in columns]
+        writer.writerow(
+            [row.arm, row.seed, row.status, *("" if x is None else x for cell in cells for x in cell)]
+        )
+    return sink.getvalue()
+
+
+def tradeoff_figure(rows: Sequence[ArmRow], utility: str = "joint_goal_accuracy") -> Figure:
+    """Draw utility against each attack's headline, its control as a hollow mark; one panel per attack."""
+    from matplotlib.figure import Figure
+
+    runs = [row for row in rows if row.seed != ALL_SEEDS]
+    attacks = list(dict.fromkeys(c for row in runs for c in row.numbers if c.count("/") == 1))
+    arms = list(dict.fromkeys(row.arm for row in runs))
+    figure = Figure(figsize=(4.4 * max(1, len(attacks)), 3.8), layout="constrained")
+    axes = figure.subplots(1, max(1, len(attacks)), squeeze=False)[0]
+    for axis, attack in zip(axes, attacks or [""], strict=True):
+        for row in runs:
+            colour = COLOURS[arms.index(row.arm) % len(COLOURS)]
+            _draw(axis, row, attack, utility, colour)
+        axis.set_xlabel(f"{utility.replace('_', ' ')} (higher is more useful)")
+        axis.set_ylabel(f"{attack.replace('_', ' ')}\n(higher is more leakage)")
+        axis.grid(alpha=0.3)
+        axis.margins(0.1)
+    handles, labels = axes[0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    if unique:
+        figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _draw(axis: object, row: ArmRow, attack: str, utility: str, colour: str) -> None:
+    at, leak = row.numbers.get(utility), row.numbers.get(attack)
+    if at is None or leak is None or at.value is None or leak.value is None:
+        return
+    axis.errorbar(  # type: ignore[attr-defined]
+        [at.value], [leak.value], xerr=_bars(at), yerr=_bars(leak), fmt="o", color=colour, capsize=3, label=row.arm
+    )
+    for label in ("nonmembers", "base"):
+        control = row.numbers.get(f"{attack}/{label}")
+        if control is not None and control.value is not None:
+            axis.errorbar(  # type: ignore[attr-defined]
+                [at.value],
+                [control.value],
+                yerr=_bars(control),
+                fmt="o",
+                color=colour,
+                markerfacecolor="white",
+                capsize=3,
+                label=f"{row.arm}, chance line ({label})",
+            )
+
+
+def _bars(point: Point) -> list[list[float]] | None:
+    if point.value is None or point.low is None or point.high is None:
+        return None
+    return [[max(0.0, point.value - point.low)], [max(0.0, point.high - point.value)]]

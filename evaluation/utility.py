@@ -1,0 +1,264 @@
+"""How useful a bot is: the states it tracks, its answers, and how well it predicts the gold text.
+
+Guarantees: every number is an `Estimate` whose interval resamples dialogues; what could not be measured has value None
+and says why in `method`, never 0; the protocol beside the numbers names every rule and every place where gold text was
+shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in `hushbot.evaluation.tracking`.
+
+What voids comparability with published numbers: BLEU is taken on plain (not delexicalised) text against the corpus'
+one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own tokenizer, and lower
+is better for it alone.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbot.errors import AuditError
+from hushbot.evaluation.state_scoring import (
+    ScoringRules,
+    States,
+    TurnScore,
+    counts,
+    dialogue_state_metrics,
+    estimates,
+    score_turns,
+)
+from hushbot.evaluation.tracking import TrackedTurn, gold_log_likelihood, track, track_responses, track_states
+from hushbot.prompts import render_state
+from hushbot.protocols import Database, Target
+from hushbot.stats import Bootstrap, cluster_bootstrap
+from hushbot.types import Dialogue, DialogueState, Estimate
+
+__all__ = [
+    "ScoringRules",
+    "States",
+    "UtilityResult",
+    "UtilitySettings",
+    "bleu",
+    "dialogue_state_metrics",
+    "measure_utility",
+    "perplexity",
+    "track",
+]
+
+STATE_METRICS = ("joint_goal_accuracy", "state_precision", "state_recall", "state_f1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilitySettings:
+    """How utility is measured."""
+
+    max_dialogues: int | None = None
+    """Use at most this many dialogues, drawn at random with the seed; null uses all."""
+    responses: bool = True
+    """Also let the bot look up, act and answer, for BLEU; two more generations per turn."""
+    max_new_tokens: int = 128
+    """Longest state, actions or response in tokens; a longer state is cut and counts as wrong."""
+    dontcare: Literal["strict", "ignore"] = "strict"
+    """Whether don't-care is a value like any other, or slots that have it are left out."""
+    drop_none: bool = False
+    """Treat `none` and `not mentioned` as an absent slot; wrong where `None` is a real value, as in SGD."""
+
+    def __post_init__(self) -> None:
+        if self.max_dialogues is not None and self.max_dialogues < 1:
+            raise ValueError(
+                f"max_dialogues={self.max_dialogues} must be at least 1 or null; set utility.max_dialogues"
+            )
+        if self.max_new_tokens < 1:
+            raise ValueError(
+                f"max_new_tokens={self.max_new_tokens} must be at least 1; set utility.max_new_tokens"
+            )
+        _ = self.rules  # its own checks
+
+    @property
+    def rules(self) -> ScoringRules:
+        """Return the rules of scoring: every turn is asked for, so none is missing by design."""
+        return ScoringRules(dontcare=self.dontcare, missing="wrong", drop_none=self.drop_none)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilityResult:
+    """The utility numbers, the rules behind them, and what the bot did turn by turn."""
+
+    estimates: dict[str, Estimate]
+    """The contract's keys and `joint_goal_accuracy_nonempty`, `coverage_dialogues`, `coverage_turns`."""
+    protocol: dict[str, object]
+    """Rules, coverage and oracle flags; stands in report.json as `utility_protocol`."""
+    rows: list[dict[str, Any]]
+    """One row per turn, with texts: for the records file, which masks them."""
+
+
+def measure_utility(
+    target: Target,
+    dialogues: Sequence[Dialogue],
+    database: Database | None,
+    settings: UtilitySettings | None = None,
+    *,
+    seed: int,
+) -> UtilityResult:
+    """Run a bot over dialogues and measure what it is worth; a failing target gives no number, never a low one."""
+    settings = settings or UtilitySettings()
+    chosen = _choose(dialogues, settings.max_dialogues, seed)
+    tracked, failures = _run(target, chosen, database, settings, seed)
+    by_dialogue: dict[str, list[DialogueState | None]] = {}
+    for turn in tracked:
+        by_dialogue.setdefault(turn.dialogue.id, []).append(turn.state)
+    gold: States = {dialogue.id: [turn.state for turn in dialogue.turns] for dialogue in chosen}
+    scores = score_turns(by_dialogue, gold, settings.rules)
+    found = _unmeasured_states(failures["states"]) if "states" in failures else estimates(scores, seed=seed)
+    if "responses" in failures:
+        found["bleu"] = _not_measured(failures["responses"])
+    else:
+        found["bleu"] = bleu(tracked, seed=seed)
+    found["perplexity"] = _attempt_perplexity(target, chosen, seed)
+    return UtilityResult(
+        estimates=found,
+        protocol=_protocol(settings, scores, database, offered=len(dialogues), used=len(chosen)),
+        rows=_rows(tracked, scores) if tracked else [],
+    )
+
+
+def perplexity(sums: Sequence[tuple[float, int]], *, seed: int) -> Estimate:
+    """Return exp of minus the mean log-probability per token, from each dialogue's sum and number of tokens."""
+    rows = np.array([row for row in sums if row[1] > 0], dtype=np.float64)
+    if not len(rows):
+        return _not_measured("no dialogue has a known gold state")
+    with np.errstate(over="ignore"):
+        found = cluster_bootstrap(
+            rows,
+            None,
+            lambda drawn: float(np.exp(-drawn[:, 0].sum() / drawn[:, 1].sum())),
+            bootstrap=Bootstrap(seed=seed),
+        )
+    return found.model_copy(update={"n": int(rows[:, 1].sum())})
+
+
+def bleu(turns: Sequence[TrackedTurn], *, seed: int) -> Estimate:
+    """Return sacrebleu's corpus score of the responses, on its scale of 0 to 100; `n` counts responses."""
+    from sacrebleu.metrics import BLEU  # not at the top: states can be scored without it
+
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for turn in turns:
+        if turn.response is not None and turn.reference is not None:
+            pairs.setdefault(turn.dialogue.id, []).append((turn.response, turn.reference))
+    if not pairs:
+        return _not_measured("no response was generated where the corpus has one")
+    metric = BLEU()
+    rows = np.array([_bleu_counts(metric, said) for said in pairs.values()], dtype=np.float64)
+    found = cluster_bootstrap(rows, None, _bleu_of(BLEU), bounds=(0.0, 100.0), bootstrap=Bootstrap(seed=seed))
+    return found.model_copy(update={"n": sum(len(said) for said in pairs.values())})
+
+
+def _bleu_counts(metric: Any, said: Sequence[tuple[str, str]]) -> list[int]:
+    """Return what a corpus score is made of; these counts add up over dialogues."""
+    score = metric.corpus_score([response for response, _ in said], [[reference for _, reference in said]])
+    return [*score.counts, *score.totals, score.sys_len, score.ref_len]
+
+
+def _bleu_of(metric: Any) -> Callable[[NDArray[np.float64]], float]:
+    def value(rows: NDArray[np.float64]) -> float:
+        total = [int(count) for count in rows.sum(axis=0)]
+        score = metric.compute_bleu(
+            correct=total[:4], total=total[4:8], sys_len=total[8], ref_len=total[9], smooth_method="exp"
+        )
+        return float(score.score)
+
+    return value
+
+
+def _choose(dialogues: Sequence[Dialogue], limit: int | None, seed: int) -> list[Dialogue]:
+    if limit is None or limit >= len(dialogues):
+        return list(dialogues)
+    return [dialogues[i] for i in sorted(random.Random(seed).sample(range(len(dialogues)), limit))]
+
+
+def _run(
+    target: Target,
+    dialogues: Sequence[Dialogue],
+    database: Database | None,
+    settings: UtilitySettings,
+    seed: int,
+) -> tuple[tuple[TrackedTurn, ...], dict[str, str]]:
+    """Run the bot as far as it goes; return its turns and, per stage that gave nothing, why."""
+    try:
+        tracked = track_states(target, dialogues, max_new_tokens=settings.max_new_tokens, seed=seed)
+    except AuditError as error:
+        return (), {"states": str(error), "responses": str(error)}
+    if not settings.responses:
+        return tracked, {"responses": "responses are off (utility.responses=false)"}
+    try:
+        return track_responses(
+            target, tracked, database, max_new_tokens=settings.max_new_tokens, seed=seed
+        ), {}
+    except AuditError as error:
+        return tracked, {"responses": str(error)}
+
+
+def _attempt_perplexity(target: Target, dialogues: Sequence[Dialogue], seed: int) -> Estimate:
+    try:
+        return perplexity(gold_log_likelihood(target, dialogues), seed=seed)
+    except AuditError as error:
+        return _not_measured(str(error))
+
+
+def _not_measured(reason: str) -> Estimate:
+    return Estimate(value=None, method=f"not measured: {reason}")
+
+
+def _unmeasured_states(reason: str) -> dict[str, Estimate]:
+    return {name: _not_measured(reason) for name in STATE_METRICS}
+
+
+def _protocol(
+    settings: UtilitySettings,
+    scores: Sequence[TurnScore],
+    database: Database | None,
+    *,
+    offered: int,
+    used: int,
+) -> dict[str, object]:
+    return {
+        **settings.rules.protocol(),
+        **counts(scores),
+        "dialogues_offered": offered,
+        "dialogues_used": used,
+        "decoding": f"greedy, at most {settings.max_new_tokens} tokens",
+        "history": "gold utterances",
+        "state": "predicted; unreadable ones count as wrong, and the bot goes on with its last readable one",
+        "database": "none" if database is None else "asked with the predicted state",
+        "previous_responses": "gold",
+        "responses": settings.responses,
+        "reference": "the corpus' own response, plain text, one reference",
+        "bleu": "sacrebleu corpus score, 0 to 100, tokenizer 13a, case kept, exponential smoothing",
+        "perplexity": "gold state lines given gold history, per token of the target's tokenizer; lower is better",
+        "interval": "percentile bootstrap over dialogues",
+    }
+
+
+def _rows(tracked: Sequence[TrackedTurn], scores: Sequence[TurnScore]) -> list[dict[str, Any]]:
+    rows = []
+    for turn, score in zip(tracked, scores, strict=True):
+        gold = turn.dialogue.turns[turn.turn].state
+        rows.append(
+            {
+                "dialogue_id": score.dialogue_id,
+                "turn": score.turn,
+                "outcome": score.outcome,
+                "is_correct": score.is_correct if score.counts else None,
+                "matched": score.matched,
+                "spurious": score.spurious,
+                "missed": score.missed,
+                "predicted_state": turn.text,
+                "gold_state": None if gold is None else render_state(gold),
+                "response": turn.response,
+                "reference": turn.reference,
+            }
+        )
+    return rows

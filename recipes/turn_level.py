@@ -1,0 +1,58 @@
+"""Turn-level modelling: one training example per turn, the way most task bots are trained.
+
+Guarantees: a turn whose state and response are known gives one example, its history followed by state, database line,
+actions and response; the loss is taken on state, actions and response only. A turn whose state the corpus does not know
+gives none (an unknown state is not an empty one); a turn without a response ends after its state.
+
+This is the baseline the hardened recipes are compared with: a dialogue of T turns repeats its first state up to T times
+inside later ones, which is what makes it easy to memorise.
+
+Source: section III of the paper on training-data leakage of task bots (turn-level against dialogue-level modelling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hushbot.prompts import (
+    ACTIONS_MARKER,
+    RESPONSE_MARKER,
+    STATE_MARKER,
+    database_line,
+    history_lines,
+    state_line,
+    text_line,
+)
+from hushbot.protocols import Recipe
+from hushbot.types import Dialogue, DialogueState, Example, Segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnLevel(Recipe):
+    """Make one example of each turn."""
+
+    makes_examples = True
+
+    def examples(self, dialogue: Dialogue) -> Sequence[Example]:
+        """Return one example per turn with a known state, in turn order."""
+        return tuple(
+            _example(dialogue, index, turn.state)
+            for index, turn in enumerate(dialogue.turns)
+            if turn.state is not None
+        )
+
+
+def _example(dialogue: Dialogue, turn_index: int, state: DialogueState) -> Example:
+    turn = dialogue.turns[turn_index]
+    segments = [Segment(line, False) for line in history_lines(dialogue, turn_index)]
+    segments += [Segment(STATE_MARKER, False), Segment(state_line(state), True)]
+    if turn.response is not None:
+        segments += [
+            Segment(database_line(turn.database), False),
+            Segment(ACTIONS_MARKER, False),
+            Segment(text_line(turn.actions), True),
+            Segment(RESPONSE_MARKER, False),
+            Segment(text_line(turn.response), True),
+        ]
+    return Example(dialogue.id, tuple(segments))

@@ -1,0 +1,63 @@
+"""`hushbot audit`: the attack suite on a bot that already exists, a run's or a model's; writes its own run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hushbot.commands.train import say
+from hushbot.composition import compose, decisive
+from hushbot.errors import ConfigError
+from hushbot.run import RunDirectory, config_sha256
+from hushbot.types import AuditReport
+
+
+def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
+    """Compose, attack, print the table."""
+    from hushbot.evaluation.report import print_summary, write_page
+
+    config = compose("audit", overrides, config_dir=config_dir)
+    audited = None
+    if config["target"] == "run":
+        if not config["run"]:
+            raise ConfigError("run is empty; target=run needs run=DIR, the run directory to attack")
+        audited = RunDirectory.open(config["run"])
+        # Who was a member is the audited run's to say: its data, its split and its seed are taken over.
+        config |= {key: audited.config[key] for key in ("data", "split", "seed")}
+    elif config["target"] != "hf" or not config["model"]:
+        raise ConfigError(f"target={config['target']!r} model={config['model']!r}: give target=run run=DIR, or target=hf model=PATH")
+    path = out_path(config)
+    report = attack(config, audited, path, trust)
+    write_page([path], path / "report.html")
+    print_summary([report])
+    print(f"report: {path / 'report.html'}")
+
+
+def out_path(config: dict[str, Any]) -> Path:
+    """Return where the audit is written."""
+    if config["out"]:
+        return Path(config["out"])
+    hashed = config_sha256({**decisive(config), "audited": config["run"]})
+    return Path(config["runs_dir"]) / f"audit-{config['target']}-{hashed[:8]}"
+
+
+def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]) -> AuditReport:
+    """Run the suite against the target, resuming what is there."""
+    from hushbot.evaluation import suite
+    from hushbot.evaluation.audited import load_model_target, load_run_target
+
+    suite.check(config, trust)
+    name = audited.read_report().recipe.stack if audited is not None else [Path(str(config["model"])).name]
+    experiment = suite.prepare(config, "+".join(name))
+    with suite.open_run(experiment, path) as directory:
+        report = suite.start_report(experiment, directory)
+        if report.status == "complete":
+            return report
+        target, update = (
+            load_run_target(audited, experiment, config["inference"])
+            if audited is not None
+            else load_model_target(config["model"], config["adapter"], config["inference"])
+        )
+        report = report.model_copy(update={**update, "run": report.run.model_copy(update=update.pop("run"))})
+        return suite.measure(experiment, target, directory, report, say)

@@ -1,0 +1,58 @@
+"""`hushbot compare`: every arm x seed in its own process, then the comparison from their reports alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hushbot.commands.train import run_path
+from hushbot.composition import compose, find_problems, locate
+from hushbot.errors import ConfigError
+from hushbot.launching import Cell, launch
+
+
+def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
+    """Compose every arm, run what is not done yet, write and print the comparison."""
+    from hushbot.evaluation.report import print_summary, write_comparison
+    from hushbot.run import RunDirectory
+
+    config = compose("compare", overrides, config_dir=config_dir)
+    cells = list(make_cells(config, overrides, trust, config_dir))
+    problems = {problem for cell in cells for problem in find_problems(cell.config, trust)}
+    if problems:
+        raise ConfigError(*sorted(problems))
+    check_stacks(cells)
+    out = Path(config["comparison"])
+    launch(cells, out / "cells", **config["launcher"])
+    paths = [cell.path for cell in cells]
+    write_comparison(paths, out)
+    print_summary([RunDirectory.open(path).read_report() for path in paths])
+    print(f"comparison: {out / 'report.html'}")
+
+
+def make_cells(
+    config: dict[str, Any], overrides: Sequence[str], trust: Sequence[str], config_dir: Path | None
+) -> Iterator[Cell]:
+    """Yield one cell per arm and seed, each with its whole configuration.
+
+    Raises:
+        ConfigError: There is no arm or no seed, or a key that names one run was given.
+    """
+    if not config["arms"] or not config["seeds"]:
+        raise ConfigError(f"arms={config['arms']} seeds={config['seeds']}: each must name at least one")
+    if config["run"]:
+        raise ConfigError(f"run={config['run']!r} names one run, compare makes several; set runs_dir instead")
+    for arm in dict.fromkeys(config["arms"]):
+        for seed in dict.fromkeys(config["seeds"]):
+            cell = compose("compare", [*overrides, f"recipe={arm}", f"seed={seed}"], config_dir=config_dir)
+            yield Cell(name=f"{arm} seed {seed}", config=cell, path=run_path(cell), trust=tuple(trust))
+
+
+def check_stacks(cells: Sequence[Cell]) -> None:
+    """Build each arm's recipe stack once, so that a senseless one is refused before anything runs."""
+    from hushbot.composition import build
+
+    stack = locate("hushbot.training.stack.RecipeStack")
+    for cell in cells:
+        stack(tuple(build(node, f"recipe.{key}") for key, node in cell.config["recipe"].items()))

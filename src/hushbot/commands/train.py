@@ -1,0 +1,74 @@
+"""`hushbot train`: one bot, trained, measured, audited; the same command again continues or shows what is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hushbot.composition import compose, decisive
+from hushbot.errors import HushbotError
+from hushbot.run import config_sha256
+from hushbot.types import AuditReport
+
+
+def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
+    """Compose, run, and print the table."""
+    from hushbot.evaluation.report import print_summary
+
+    config = compose("train", overrides, config_dir=config_dir)
+    path = run_path(config)
+    report = run(config, path, trust)
+    print_summary([report])
+    print(f"report: {path / 'report.html'}")
+
+
+def stack_name(config: Mapping[str, Any]) -> str:
+    """Return how the recipe stack is spelled, `base` where nothing is trained."""
+    return "+".join(config["recipe"]) if config["fit"] else "base"
+
+
+def run_path(config: Mapping[str, Any]) -> Path:
+    """Return the run directory: the one asked for, or one named after recipe, seed and configuration."""
+    if config["run"]:
+        return Path(config["run"])
+    name = f"{stack_name(config)}-s{config['seed']}-{config_sha256(decisive(config))[:8]}"
+    return Path(config["runs_dir"]) / name
+
+
+def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> AuditReport:
+    """Train and audit into a run directory, resuming what is there."""
+    from hushbot.composition import build
+    from hushbot.evaluation import suite
+    from hushbot.evaluation.report import write_page
+
+    suite.check(config, trust)
+    settings = build(config["utility"], "utility")
+    experiment = suite.prepare(config, stack_name(config))
+    with suite.open_run(experiment, path) as directory:
+        report = suite.start_report(experiment, directory)
+        if report.status == "complete":
+            return report
+        try:
+            target, report = suite.fit_bot(experiment, config, directory, report, say)
+            report = suite.measure_bot(experiment, settings, target, directory, report, say)
+            report = suite.measure(experiment, target, directory, report, say)
+        except HushbotError as error:
+            # The report on disk is the newest: a step that failed half-way has not returned its own.
+            suite.fail(directory, suite.start_report(experiment, directory), error)
+            raise
+    write_page([path], path / "report.html")
+    return report
+
+
+def say(line: str) -> None:
+    """Print one line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def cell(path: Path) -> None:
+    """Run one arm of a comparison, in its own process: a JSON file of config, path and trusted packages."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    run(content["config"], Path(content["path"]), content["trust"])

@@ -1,0 +1,232 @@
+"""From the command line's overrides to checked objects: Hydra's compose API with our own errors.
+
+Guarantees: a configuration that composes is plain data (dicts, lists, strings, numbers); every `_target_` lies in
+`hushbot.` or in a package the user named with `--trust`; every field of a dataclass target is checked against its
+type before it is built, and all problems are reported at once, each with its key. Nothing is executed while composing.
+
+Two spellings of our own on top of Hydra's: `recipe=a+b` (and `attack=a+b`) selects several options of a group, and a
+group that holds a dict of components (`recipe`, `attack`) keeps the order in which they were named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hushbot.errors import ConfigError, HushbotError
+
+STACKED_GROUPS = ("recipe", "attack")
+"""Groups of which several options may be chosen at once."""
+UNHASHED_KEYS = frozenset({"run", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"})
+"""Top-level keys that change where or how a run happens, not what it measures."""
+
+
+def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = None) -> dict[str, Any]:
+    """Compose `configs/<name>.yaml` with overrides and resolve it to plain data.
+
+    Raises:
+        ConfigError: An override, a group option or an interpolation is wrong.
+    """
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    spelled = [spell_stack(override) for override in overrides]
+    if config_dir is not None:
+        spelled.append(f"hydra.searchpath=[file://{config_dir.resolve()}]")
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("hushbot.configs", version_base="1.3"):
+            config = hydra_compose(name, overrides=spelled)
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, name)) from error
+    if not isinstance(plain, dict):
+        raise ConfigError(f"configs/{name}.yaml is a {type(plain).__name__}; it must be a mapping")
+    return {str(key): value for key, value in plain.items()}
+
+
+def spell_stack(override: str) -> str:
+    """Turn `recipe=a+b` into Hydra's `recipe=[a,b]`, for the groups that can be stacked."""
+    group, equals, choice = override.partition("=")
+    if equals and group in STACKED_GROUPS and re.fullmatch(r"[\w+]+", choice):
+        return f"{group}=[{','.join(choice.split('+'))}]"
+    return override
+
+
+def explain(error: BaseException, name: str) -> str:
+    """Put a Hydra error in our words: the whole cause chain, a near miss if there is one, no "append" hint."""
+    lines: list[str] = []
+    link: BaseException | None = error
+    while link is not None:
+        for line in str(link).splitlines():
+            text = line.strip()
+            if text and "append" not in text and "HYDRA_FULL_ERROR" not in text and text not in lines:
+                lines.append(text)
+        link = link.__cause__
+    message = "; ".join(lines[:6]).replace("Could not override", "unknown key")
+    missed = re.search(r"(?:[Kk]ey|override|find) '([\w./]+)'", message)
+    if missed and (guess := _near_miss(missed[1], name)):
+        message += f". Did you mean `{guess}`?"
+    return f"configuration: {message}. `hushbot ls` lists what can be chosen, `hushbot validate` checks"
+
+
+def _near_miss(word: str, name: str) -> str | None:
+    from rapidfuzz import process
+
+    words = {path.stem for path in config_files()} | set(_keys_of(config_root() / f"{name}.yaml"))
+    words |= {str(path.relative_to(config_root()).with_suffix("")) for path in config_files()}
+    match = process.extractOne(word, sorted(words), score_cutoff=75)
+    return None if match is None else str(match[0])
+
+
+def _keys_of(path: Path) -> list[str]:
+    return re.findall(r"^\s*([a-z_]+):", path.read_text(encoding="utf-8"), flags=re.MULTILINE) if path.exists() else []
+
+
+def config_root() -> Path:
+    """Return the folder of the packaged configuration groups."""
+    import hushbot.configs
+
+    return Path(next(iter(hushbot.configs.__path__)))
+
+
+def config_files() -> list[Path]:
+    """Return every packaged YAML file, sorted."""
+    return sorted(config_root().rglob("*.yaml"))
+
+
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides what a run measures, whatever folder it runs in: the part that is hashed and kept."""
+    return {key: value for key, value in config.items() if key not in UNHASHED_KEYS}
+
+
+def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[str]:
+    """Check every component without building any; return one message per problem."""
+    problems: list[str] = []
+    for key, node in components(config):
+        target = str(node["_target_"])
+        if not any(target.startswith(f"{package}.") for package in ("hushbot", *trust)):
+            package = target.split(".")[0]
+            problems.append(f"{key}._target_={target!r} lies outside hushbot; name it with `--trust {package}`")
+            continue
+        try:
+            component = locate(target)
+        except ConfigError as error:
+            problems.append(f"{key}: {error}")
+            continue
+        problems += [f"{key}.{problem}" for problem in argument_problems(component, arguments_of(node))]
+    return problems
+
+
+def components(config: object, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every mapping with a `_target_`, with its dotted key."""
+    if isinstance(config, Mapping):
+        if "_target_" in config:
+            yield key, config
+        for name, value in config.items():
+            yield from components(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(config, list):
+        for i, value in enumerate(config):
+            yield from components(value, f"{key}[{i}]")
+
+
+def locate(target: str) -> Callable[..., Any]:
+    """Import what a dotted path names.
+
+    Raises:
+        ConfigError: There is no such module or no such name in it.
+    """
+    import importlib
+
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"_target_={target!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"_target_={target!r} is not a class or a function")
+    return typing.cast("Callable[..., Any]", found)
+
+
+def arguments_of(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a component, without Hydra's own keys."""
+    return {str(name): value for name, value in node.items() if not str(name).startswith("_")}
+
+
+def argument_problems(component: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Check names and types of keyword arguments; return one message per problem, starting with the name."""
+    from pydantic import ValidationError
+
+    parameters = inspect.signature(component).parameters
+    problems = [
+        f"{name} is not a setting of {component.__qualname__}; it has {', '.join(parameters)}"
+        for name in arguments
+        if name not in parameters
+    ]
+    hints = _hints(component)
+    for name, parameter in parameters.items():
+        if name not in arguments:
+            if parameter.default is parameter.empty:
+                problems.append(f"{name} is missing")
+        elif name in hints and not any(True for _ in components(arguments[name])):
+            try:
+                _adapter(hints[name]).validate_python(arguments[name])
+            except ValidationError as error:
+                problems.append(f"{name}={arguments[name]!r}: {error.errors()[0]['msg']}")
+    return problems
+
+
+def build(node: Mapping[str, Any], key: str) -> Any:
+    """Build one component, nested ones first; values are converted to their field's type (a tuple for a YAML list).
+
+    Raises:
+        ConfigError: A value has the wrong type or is outside its range; the message names the key.
+    """
+    component = locate(str(node["_target_"]))
+    hints = _hints(component)
+    arguments = {}
+    for name, value in arguments_of(node).items():
+        built = _build_nested(value, f"{key}.{name}")
+        is_plain = name in hints and not any(True for _ in components(value))
+        arguments[name] = _adapter(hints[name]).validate_python(built) if is_plain else built
+    try:
+        return component(**arguments)
+    except HushbotError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+def _build_nested(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        if "_target_" in value:
+            return build(value, key)
+        return {name: _build_nested(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, list):
+        return [_build_nested(item, f"{key}[{i}]") for i, item in enumerate(value)]
+    return value
+
+
+def _hints(component: Callable[..., Any]) -> dict[str, Any]:
+    """Return the declared types of a component's settings."""
+    is_plain_class = inspect.isclass(component) and not dataclasses.is_dataclass(component)
+    return typing.get_type_hints(component.__init__ if is_plain_class else component)
+
+
+def _adapter(hint: Any) -> Any:
+    """Return the pydantic checker of one declared type; a class of our own only accepts its instances."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticUserError:
+        return TypeAdapter(hint)

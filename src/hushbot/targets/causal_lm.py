@@ -1,0 +1,317 @@
+"""One causal language model, seen as hidden states, logits and a cache whose rows have their own lengths.
+
+Guarantees: weights are read in evaluation mode without gradients; logits are fp32; a vocabulary-wide matrix exists only
+for the positions a caller asks for. What a model type may do differently (a scaled or capped head, an attention that
+ignores a custom mask) is measured once on a few tokens instead of assumed, and a slower, plainer path is used where
+the measurement disagrees with the model's own forward pass.
+
+Voids it: hooks that change a forward pass; a model whose output for a token depends on later tokens.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hushbot.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]
+"""One (keys, values) pair per layer."""
+
+
+class Prefilled(NamedTuple):
+    """What a model remembers of one prompt."""
+
+    memory: KeysValues
+    """Per layer, tensors of shape (heads, length, width)."""
+    logits: Tensor
+    """Of the token that follows the prompt."""
+
+
+class RowCache:
+    """Keys and values of rows that each have their own length and can be replaced one by one.
+
+    It stands in for a transformers cache in single-token steps under a ready-made four-dimensional mask.
+    """
+
+    is_compileable = False
+
+    def __init__(self, like: KeysValues, *, n_rows: int, capacity: int) -> None:
+        self._layers = [
+            (_empty_rows(keys, n_rows, capacity), _empty_rows(values, n_rows, capacity))
+            for keys, values in like
+        ]
+        self._lengths: list[int] = []
+        self._rows = torch.empty(0, dtype=torch.long)
+        self._positions = torch.empty(0, dtype=torch.long)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return how many tokens each row holds."""
+        return list(self._lengths)
+
+    def append(self, memory: KeysValues) -> None:
+        """Add a row that has read one prompt."""
+        row = len(self._lengths)
+        for (keys, values), (new_keys, new_values) in zip(self._layers, memory, strict=True):
+            keys[row, :, : new_keys.shape[1]] = new_keys
+            values[row, :, : new_values.shape[1]] = new_values
+        self._lengths.append(memory[0][0].shape[1])
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        last = self._lengths.pop()
+        if row == len(self._lengths):
+            return
+        for tensors in self._layers:
+            for tensor in tensors:
+                tensor[row, :, :last] = tensor[len(self._lengths), :, :last]
+        self._lengths[row] = last
+
+    def begin_step(self) -> tuple[Tensor, Tensor]:
+        """Make room for one token per row; return its positions (rows, 1) and a mask (rows, 1, 1, longest)."""
+        device = self._layers[0][0].device
+        self._positions = torch.tensor(self._lengths, device=device)
+        self._rows = torch.arange(len(self._lengths), device=device)
+        self._lengths = [length + 1 for length in self._lengths]
+        reach = torch.arange(max(self._lengths), device=device)
+        return self._positions[:, None], (reach <= self._positions[:, None])[:, None, None, :]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Store one token per row and return all keys and values; transformers calls it, hence the names."""
+        keys, values = self._layers[layer_idx]
+        keys[self._rows, :, self._positions] = key_states[:, :, 0]
+        values[self._rows, :, self._positions] = value_states[:, :, 0]
+        n_rows, reach = len(self._lengths), max(self._lengths)
+        return keys[:n_rows, :, :reach], values[:n_rows, :, :reach]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the length of the longest row before this step; transformers asks for it."""
+        return max(self._lengths) - 1
+
+
+class CausalLM:
+    """A transformers causal language model, or a peft model around one.
+
+    Args:
+        model: The model; it is put into evaluation mode and stays there.
+        without_adapter: Read the weights under a peft adapter as if it were not there.
+
+    Raises:
+        ConfigError: The adapter works through virtual prompt tokens, which a cache of rows cannot represent.
+    """
+
+    def __init__(self, model: Any, *, without_adapter: bool = False) -> None:
+        self.has_adapter = hasattr(model, "get_base_model") and hasattr(model, "disable_adapter")
+        if self.has_adapter and model.active_peft_config.is_prompt_learning:
+            raise ConfigError(
+                "target.adapter is a prompt-learning adapter; use a LoRA-type adapter, or merge it"
+            )
+        self.outer = model
+        self.core = model.get_base_model() if self.has_adapter else model
+        self.without_adapter = without_adapter and self.has_adapter
+        model.eval()
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the embedding lies, which is where token ids must be."""
+        return self._embedding.weight.device  # type: ignore[no-any-return]
+
+    @property
+    def n_tokens(self) -> int:
+        """Return the size of the vocabulary that the model can read."""
+        return int(self._embedding.weight.shape[0])
+
+    @property
+    def context_length(self) -> int | None:
+        """Return the longest sequence the model can read, the start token included; None where it has no limit."""
+        limit = getattr(self._config, "max_position_embeddings", None)
+        return None if limit is None or limit <= 0 else int(limit)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Enter evaluation mode without gradients, and without the adapter if that was asked for."""
+        if self.outer.training:
+            self.outer.eval()
+        with torch.inference_mode(), self.outer.disable_adapter() if self.without_adapter else nullcontext():
+            yield
+
+    @cached_property
+    def has_plain_head(self) -> bool:
+        """Whether the logits are the output embedding applied to the last hidden states, and nothing more."""
+        body, head = self.core.base_model, self.core.get_output_embeddings()
+        if body is self.core or head is None:
+            return False
+        ids = self._probe_ids(5)[None]
+        hidden = getattr(body(input_ids=ids, use_cache=False), "last_hidden_state", None)
+        return hidden is not None and _agree(head(hidden), self.core(input_ids=ids, use_cache=False).logits)
+
+    def features(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return what `logits` turns into logits: one vector per token of right-padded rows."""
+        return self._forward(ids, mask=mask)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return fp32 logits over the vocabulary of the features of some positions."""
+        if self.has_plain_head:
+            features = self.core.get_output_embeddings()(features)
+        return features.float()
+
+    def prefill(self, sequences: Sequence[Sequence[int]]) -> list[Prefilled]:
+        """Read prompts in one right-padded batch and remember them."""
+        from transformers import DynamicCache
+
+        ids, mask = self.pad(sequences)
+        cache = DynamicCache()
+        features = self._forward(ids, mask=mask, cache=cache)
+        last = [len(sequence) - 1 for sequence in sequences]
+        rows = torch.arange(len(last), device=ids.device)
+        logits = self.logits(features[rows, torch.tensor(last, device=ids.device)])
+        return [
+            Prefilled(
+                [
+                    (layer.keys[i, :, : last[i] + 1], layer.values[i, :, : last[i] + 1])
+                    for layer in cache.layers
+                ],
+                logits[i],
+            )
+            for i in range(len(sequences))
+        ]
+
+    def step(self, tokens: Sequence[int], cache: RowCache) -> Tensor:
+        """Read one more token per row; return the logits of the next one."""
+        positions, mask = cache.begin_step()
+        if self._attention == "eager":
+            # Eager attention adds its mask to the scores; fused attention takes it as a yes or no.
+            mask = torch.zeros_like(mask, dtype=self.core.dtype).masked_fill(
+                ~mask, torch.finfo(self.core.dtype).min
+            )
+        ids = torch.tensor(tokens, device=self.device)[:, None]
+        return self.logits(self._forward(ids, mask=mask, cache=cache, positions=positions)[:, -1])
+
+    def step_padded(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
+        """Read the new columns of left-padded rows with the model's own cache; return the next token's logits."""
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        return self.logits(self._forward(ids, mask=mask, cache=cache, positions=positions)[:, -1])
+
+    def new_cache(self) -> object:
+        """Return an empty cache of the model's own kind."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self._config)
+
+    def supports_rows(self, capacity: int) -> bool:
+        """Return whether rows of up to that many tokens can be decoded with a `RowCache`."""
+        return capacity <= self._window and self._reads_rows
+
+    def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+        """Return token ids padded on the right, and a mask by length (never by value: padding may equal EOS)."""
+        longest = max(len(sequence) for sequence in sequences)
+        ids = torch.tensor([[*s, *[0] * (longest - len(s))] for s in sequences], device=self.device)
+        lengths = torch.tensor([len(sequence) for sequence in sequences], device=self.device)
+        if bool((lengths == longest).all()):
+            return ids, None
+        return ids, (torch.arange(longest, device=self.device) < lengths[:, None]).long()
+
+    @property
+    def _embedding(self) -> Any:
+        return self.core.get_input_embeddings()
+
+    @property
+    def _config(self) -> Any:
+        return self.core.config.get_text_config()
+
+    @property
+    def _attention(self) -> str | None:
+        return getattr(self.core.config, "_attn_implementation", None)
+
+    @property
+    def _window(self) -> float:
+        """The reach of the shortest attention layer: beyond it a row's mask would not be the model's."""
+        kinds = set(getattr(self._config, "layer_types", None) or ())
+        if kinds == {"full_attention"}:
+            return math.inf
+        limits = (getattr(self._config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+        return min((limit for limit in limits if limit), default=0 if kinds else math.inf)
+
+    @cached_property
+    def _cache_name(self) -> str:
+        # transformers renamed the argument within the range of versions that hushbot supports.
+        names = inspect.signature(self.core.forward).parameters
+        return "cache" if "cache" in names else "past_key_values"
+
+    def _forward(
+        self, ids: Tensor, *, mask: Tensor | None, cache: object = None, positions: Tensor | None = None
+    ) -> Tensor:
+        arguments: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "use_cache": cache is not None}
+        if cache is not None:
+            arguments[self._cache_name] = cache
+        if positions is not None:
+            arguments["position_ids"] = positions
+        if self.has_plain_head:
+            return self.core.base_model(**arguments).last_hidden_state  # type: ignore[no-any-return]
+        return self.core(**arguments).logits  # type: ignore[no-any-return]
+
+    def _probe_ids(self, n: int) -> Tensor:
+        return (torch.arange(n, device=self.device) * 7 + 3) % self.n_tokens
+
+    @cached_property
+    def _reads_rows(self) -> bool:
+        """Whether decoding by rows gives what the model gives on whole sequences."""
+        if self._attention not in ("sdpa", "eager"):
+            return False
+        ids = self._probe_ids(9).tolist()
+        texts = [ids[:6], ids[3:7]]
+        try:
+            prompts = self.prefill([text[:-2] for text in texts])
+            cache = RowCache(prompts[0].memory, n_rows=2, capacity=8)
+            for prompt in prompts:
+                cache.append(prompt.memory)
+            self.step([text[-2] for text in texts], cache)
+            stepped = self.step([text[-1] for text in texts], cache)
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            NotImplementedError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
+            _log.warning(
+                "%s cannot be decoded row by row (%s); using padded batches", type(self.core).__name__, error
+            )
+            return False
+        whole = torch.stack(
+            [self.logits(self.features(torch.tensor([t], device=self.device))[0, -1]) for t in texts]
+        )
+        if not _agree(stepped, whole):
+            _log.warning("%s ignores row masks; using padded batches", type(self.core).__name__)
+            return False
+        return True
+
+
+def _empty_rows(like: Tensor, n_rows: int, capacity: int) -> Tensor:
+    heads, _, width = like.shape
+    # Zeros, not uninitialised memory: a masked NaN would still poison the weighted sum.
+    return torch.zeros(n_rows, heads, capacity, width, dtype=like.dtype, device=like.device)
+
+
+def _agree(ours: Tensor, theirs: Tensor) -> bool:
+    """Return whether two logit tensors are equal up to the rounding of their type, relative to their spread."""
+    if ours.shape != theirs.shape:
+        return False
+    tolerance = 1e-3 if theirs.dtype in (torch.float32, torch.float64) else 5e-2
+    spread = float(theirs.float().std())
+    return float((ours.float() - theirs.float()).abs().max()) <= tolerance * max(spread, 1e-6)

@@ -1,0 +1,288 @@
+"""Continue prompts: continuous batching over a cache whose rows are refilled one by one.
+
+Guarantees: a prompt is read once, however many draws it has, and identical prompts once; a finished row is replaced at
+once instead of waiting for its batch; the text of a prompt followed by its continuation is the decoding of all their
+tokens together, so neither a character cut over two tokens nor a leading blank is lost; draws depend on (seed, prompt
+position, draw number) only (see `choosing`). Nothing is read from a model's generation config. A draw ends before the
+first stop string, at the tokenizer's EOS, or after `max_new_tokens`.
+
+Voids it: a tokenizer whose decoding of a prompt changes with what follows it; such a prompt is an `AuditError`.
+A character whose last bytes were not generated is shown as U+FFFD.
+
+Models that cannot be decoded row by row (`CausalLM.supports_rows`) are decoded in left-padded batches: same draws.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hushbot.errors import AuditError, ConfigError
+from hushbot.targets.causal_lm import CausalLM, Prefilled, RowCache
+from hushbot.targets.choosing import choose_tokens, draw_uniforms
+from hushbot.tokens import encode
+from hushbot.types import Decoding
+
+_PREFILL_TOKENS = 2048  # one batch of prompts; bounds the memory of prompts that wait for a row
+
+
+@dataclass(slots=True, eq=False)
+class _Prompt:
+    """One distinct prompt and everything known about it."""
+
+    ids: list[int]
+    """Start token included."""
+    text: str
+    """Its tokens decoded."""
+    positions: list[int] = field(default_factory=list)
+    """Where it stands in the caller's list."""
+    read: Prefilled | None = None
+    """What the model remembers of it, from its first draw to its last."""
+
+
+@dataclass(slots=True, eq=False)
+class _Draw:
+    """One continuation in the making."""
+
+    prompt: _Prompt
+    position: int
+    number: int
+    uniforms: list[float]
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def uniform(self) -> float:
+        """Return the random number of the next step."""
+        return self.uniforms[len(self.tokens)] if self.uniforms else 0.0
+
+
+class Sampler:
+    """Draws continuations from one model under one decoding.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        decoding: The law of the next token, and the stop strings.
+        max_new_tokens: The longest continuation, at least 1.
+        seed: Of the random numbers.
+
+    Raises:
+        ConfigError: A stop string is empty or `max_new_tokens` is below 1.
+    """
+
+    def __init__(
+        self, model: CausalLM, tokenizer: Any, *, decoding: Decoding, max_new_tokens: int, seed: int
+    ) -> None:
+        if max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens={max_new_tokens} must be at least 1")
+        if "" in decoding.stop:
+            raise ConfigError(f"stop={decoding.stop!r} holds an empty string; remove it from decoding.stop")
+        self._model = model
+        self._tokenizer = tokenizer
+        self._end_token = tokenizer.eos_token_id
+        self._decoding = decoding
+        self._max_new_tokens = max_new_tokens
+        self._seed = seed
+        self._stops = _StopFilter(tokenizer, decoding.stop)
+
+    def run(
+        self, prompts: Sequence[Sequence[int]], *, n: int, batch_rows: int, batch_tokens: int
+    ) -> list[list[str]]:
+        """Return n continuations per prompt.
+
+        Args:
+            prompts: Token ids, each beginning with the start token.
+            n: Draws per prompt; greedy decoding makes one and repeats it.
+            batch_rows: Most rows decoded at once.
+            batch_tokens: Most tokens that all rows of the cache may hold.
+        """
+        n_draws = 1 if self._decoding.temperature == 0 else n
+        texts = [[""] * n_draws for _ in prompts]
+        for band in _bands(self._distinct(prompts), self._max_new_tokens):
+            capacity = len(band[0].ids) + self._max_new_tokens
+            n_rows = max(1, min(batch_rows, batch_tokens // capacity))
+            decode = self._decode_rows if self._model.supports_rows(capacity) else self._decode_padded
+            for draw, text in decode(band, n_draws, n_rows):
+                texts[draw.position][draw.number] = text
+        return texts if n_draws == n else [row * n for row in texts]
+
+    def _distinct(self, prompts: Sequence[Sequence[int]]) -> list[_Prompt]:
+        """Return the distinct prompts, longest first, so that neighbours have similar lengths."""
+        distinct: dict[tuple[int, ...], _Prompt] = {}
+        for position, ids in enumerate(prompts):
+            prompt = distinct.setdefault(tuple(ids), _Prompt(list(ids), ""))
+            prompt.positions.append(position)
+        for prompt in distinct.values():
+            prompt.text = self._decode(prompt.ids[1:])
+        return sorted(distinct.values(), key=lambda prompt: -len(prompt.ids))
+
+    def _draws(self, prompts: Sequence[_Prompt], n: int) -> Iterator[_Draw]:
+        for prompt in prompts:
+            for position in prompt.positions:
+                for number in range(n):
+                    yield _Draw(prompt, position, number, self._uniforms(position, number))
+
+    def _uniforms(self, position: int, number: int) -> list[float]:
+        if self._decoding.temperature == 0:
+            return []
+        return draw_uniforms(self._seed, position, number, self._max_new_tokens).tolist()
+
+    def _decode_rows(self, prompts: Sequence[_Prompt], n: int, n_rows: int) -> Iterator[tuple[_Draw, str]]:
+        """Decode with one cache row per draw in progress."""
+        waiting = deque(self._draws(prompts, n))
+        unread = deque(prompts)
+        rows: list[_Draw] = []
+        cache: RowCache | None = None
+        while True:
+            while waiting and len(rows) < n_rows:
+                admitted = [waiting.popleft() for _ in range(min(len(waiting), n_rows - len(rows)))]
+                logits = torch.stack([self._read(draw.prompt, unread).logits for draw in admitted])
+                for draw, text in self._extend(admitted, logits):
+                    if text is not None:
+                        yield draw, text
+                        continue
+                    memory = self._read(draw.prompt, unread).memory
+                    cache = cache or RowCache(
+                        memory, n_rows=n_rows, capacity=len(prompts[0].ids) + self._max_new_tokens
+                    )
+                    cache.append(memory)
+                    rows.append(draw)
+                self._forget(admitted, waiting)
+            if cache is None or not rows:
+                return
+            logits = self._model.step([draw.tokens[-1] for draw in rows], cache)
+            # Backwards, because the last row takes the place of a removed one.
+            for row, (draw, text) in reversed(list(enumerate(self._extend(rows, logits)))):
+                if text is not None:
+                    cache.remove(row)
+                    rows[row] = rows[-1]
+                    rows.pop()
+                    yield draw, text
+
+    def _read(self, prompt: _Prompt, unread: deque[_Prompt]) -> Prefilled:
+        """Return what the model remembers of a prompt, reading it and its successors if need be."""
+        if prompt.read is None:
+            group = [unread.popleft()]
+            while unread and len(group[0].ids) * (len(group) + 1) <= _PREFILL_TOKENS:
+                group.append(unread.popleft())
+            for member, read in zip(group, self._model.prefill([p.ids for p in group]), strict=True):
+                member.read = read
+        if prompt.read is None:
+            raise RuntimeError("prompts must be read in the order in which they are drawn from")
+        return prompt.read
+
+    @staticmethod
+    def _forget(admitted: Sequence[_Draw], waiting: deque[_Draw]) -> None:
+        """Free the memory of prompts whose last draw has its row."""
+        next_prompt = waiting[0].prompt if waiting else None
+        for draw in admitted:
+            if draw.prompt is not next_prompt:
+                draw.prompt.read = None
+
+    def _decode_padded(self, prompts: Sequence[_Prompt], n: int, n_rows: int) -> Iterator[tuple[_Draw, str]]:
+        """Decode in fixed batches, padded on the left, with the model's own cache."""
+        draws = list(self._draws(prompts, n))
+        device = self._model.device
+        for start in range(0, len(draws), n_rows):
+            batch = draws[start : start + n_rows]
+            longest = max(len(draw.prompt.ids) for draw in batch)
+            pads = [longest - len(draw.prompt.ids) for draw in batch]
+            ids = torch.tensor(
+                [[0] * pad + d.prompt.ids for pad, d in zip(pads, batch, strict=True)], device=device
+            )
+            mask = (torch.arange(longest, device=device) >= torch.tensor(pads, device=device)[:, None]).long()
+            cache = self._model.new_cache()
+            done: set[int] = set()
+            while True:
+                logits = self._model.step_padded(ids, mask, cache)
+                going = [row for row in range(len(batch)) if row not in done]
+                for row, (draw, text) in zip(
+                    going, self._extend([batch[row] for row in going], logits[going]), strict=True
+                ):
+                    if text is not None:
+                        done.add(row)
+                        yield draw, text
+                if len(done) == len(batch):
+                    break
+                ids = torch.tensor([d.tokens[-1:] or [0] for d in batch], device=device)
+                mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
+
+    def _extend(self, draws: Sequence[_Draw], logits: torch.Tensor) -> list[tuple[_Draw, str | None]]:
+        """Choose one more token per draw; return each draw with its text if that has ended it."""
+        chosen = choose_tokens(
+            logits, [draw.uniform for draw in draws], self._decoding, [draw.tokens for draw in draws]
+        )
+        return [(draw, self._ended(draw, token)) for draw, token in zip(draws, chosen, strict=True)]
+
+    def _ended(self, draw: _Draw, token: int) -> str | None:
+        if token == self._end_token:
+            return self._text(draw)
+        draw.tokens.append(token)
+        is_full = len(draw.tokens) == self._max_new_tokens
+        if not is_full and not self._stops.may_end(token):
+            return None
+        text = self._text(draw)
+        cut = min((at for at in map(text.find, self._decoding.stop) if at >= 0), default=None)
+        if cut is not None:
+            return text[:cut]
+        return text if is_full else None
+
+    def _text(self, draw: _Draw) -> str:
+        whole = self._decode(draw.prompt.ids[1:] + draw.tokens)
+        if not whole.startswith(draw.prompt.text):
+            raise AuditError(
+                f"prompt {draw.position}: the tokenizer decodes it differently once text follows, so its continuation "
+                "cannot be told apart; end the prompt at a word boundary"
+            )
+        return whole[len(draw.prompt.text) :]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return _decode(self._tokenizer, ids)
+
+
+class _StopFilter:
+    """Says which tokens can complete a stop string, so that text is decoded only when it must be."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._last = {stop[-1] for stop in stops}
+        # A token is decoded behind another one, because some tokenizers drop a text's first blank.
+        self._anchor = encode(tokenizer, "a")[-1:]
+        self._head = _decode(tokenizer, self._anchor)
+        self._known: dict[int, bool] = {}
+
+    def may_end(self, token: int) -> bool:
+        """Return False only if no stop string can end with this token."""
+        if not self._last:
+            return False
+        if token not in self._known:
+            self._known[token] = self._look(token)
+        return self._known[token]
+
+    def _look(self, token: int) -> bool:
+        piece = _decode(self._tokenizer, [*self._anchor, token])
+        if not self._anchor or not piece.startswith(self._head):
+            return True
+        piece = piece[len(self._head) :]
+        # A lone part of a character decodes to U+FFFD and may complete any character.
+        return "\N{REPLACEMENT CHARACTER}" in piece or not self._last.isdisjoint(piece)
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _bands(prompts: Sequence[_Prompt], max_new_tokens: int) -> Iterator[list[_Prompt]]:
+    """Cut prompts, longest first, where rows sized for the longest would be more than half empty."""
+    band: list[_Prompt] = []
+    for prompt in prompts:
+        if band and 2 * (len(prompt.ids) + max_new_tokens) < len(band[0].ids) + max_new_tokens:
+            yield band
+            band = []
+        band.append(prompt)
+    if band:
+        yield band

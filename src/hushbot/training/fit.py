@@ -1,0 +1,343 @@
+"""Train one bot: settings in, trained weights in place, one `FitResult` out.
+
+Guarantees: on a CPU the same inputs give bit-identical weights, also when the run was killed at any moment and
+called again with the same arguments; `checkpoints/last.ckpt` is picked up by itself. The caller's random state, thread
+count and working directory are left as they were. Only `split.members` are trained on and only `split.calibration`
+is looked at besides.
+
+Void when the number of threads differs between the attempts (floating-point sums then differ in the last bits), and
+on GPUs, whose kernels are not all deterministic.
+
+Torch and Lightning are imported when training starts: a configuration can be checked without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hushbot.errors import ConfigError
+from hushbot.schema import Schema
+from hushbot.training.stack import RecipeStack
+from hushbot.types import AuditSplit
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+    from torch import nn
+
+    from hushbot.training.callbacks import BestWeights
+    from hushbot.training.data import DialogueData
+    from hushbot.training.module import EpochRecord, TaskBot, TrainingPlan
+
+CHECKPOINT_NAME = "last.ckpt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSettings:
+    """How long and how fast to train, and on what."""
+
+    max_epochs: int = 12
+    """Passes over the members, at most; 0 trains nothing."""
+    min_epochs: int = 1
+    """With early stopping: neither stop before this epoch nor take the weights of an earlier one."""
+    batch_size: int = 8
+    """Dialogues per optimiser step."""
+    learning_rate: float = 1e-3
+    """The highest learning rate (AdamW)."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay (AdamW)."""
+    warmup_fraction: float = 0.05
+    """Share of all steps during which the learning rate rises."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    max_grad_norm: float | None = 1.0
+    """Scale a step's gradient down to this norm; null never does."""
+    patience: int | None = None
+    """Stop after this many epochs without a lower calibration loss and keep the best weights; null trains all epochs."""
+    accelerator: str = "auto"
+    """Lightning's accelerator: `auto`, `cpu`, `gpu`, `mps`."""
+    devices: int | list[int] = 1
+    """One device: 1 for any, or its index in a list, such as [2]. Several arms share a machine as processes."""
+    precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
+    """`auto` is bf16-mixed on a CUDA device that supports it, else 32-true."""
+    checkpoint_every_n_steps: int | None = None
+    """Also write the checkpoint after this many steps; null writes it after each epoch only."""
+    keep_checkpoints: bool = False
+    """Leave `checkpoints/last.ckpt` behind after success."""
+    progress_bar: bool = True
+    """Show a bar on a terminal, one line per epoch elsewhere; false shows nothing."""
+    num_threads: int | None = None
+    """Threads of the computation on a CPU; null leaves torch's choice."""
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("max_epochs", self.max_epochs >= 0, "at least 0"),
+            ("min_epochs", self.min_epochs >= 1, "at least 1"),
+            ("batch_size", self.batch_size >= 1, "at least 1"),
+            ("learning_rate", 0 < self.learning_rate < math.inf, "positive and finite"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0 and finite"),
+            ("warmup_fraction", 0 <= self.warmup_fraction <= 1, "in [0, 1]"),
+            ("schedule", self.schedule in ("cosine", "linear", "constant"), "cosine, linear or constant"),
+            ("max_grad_norm", self.max_grad_norm is None or self.max_grad_norm > 0, "positive or null"),
+            ("patience", self.patience is None or self.patience >= 1, "at least 1 or null"),
+            ("devices", self.devices == 1 or _is_one_index(self.devices), "1 or a list of one device index"),
+            ("precision", self.precision in ("auto", "32-true", "bf16-mixed"), "auto, 32-true or bf16-mixed"),
+            ("checkpoint_every_n_steps", _is_count(self.checkpoint_every_n_steps), "at least 1 or null"),
+            ("num_threads", _is_count(self.num_threads), "at least 1 or null"),
+        )
+        problems = [
+            f"{name}={getattr(self, name)!r} must be {rule}; set trainer.{name}"
+            for name, ok, rule in rules
+            if not ok
+        ]
+        if self.patience is not None and self.min_epochs > self.max_epochs:
+            problems.append(
+                f"min_epochs={self.min_epochs} is more than max_epochs={self.max_epochs}; set trainer.min_epochs"
+            )
+        if problems:
+            raise ConfigError(*problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitResult:
+    """What training came to; the weights are in the model that was handed in."""
+
+    epochs: int
+    """Epochs trained, all attempts of a resumed run together."""
+    steps: int
+    """Optimiser steps."""
+    tokens_trained: int
+    """Tokens the model processed in training, each packed sequence once per epoch."""
+    supervised_tokens: int
+    """Tokens with a loss in one pass over the members."""
+    seconds: float
+    """Training time; of an interrupted attempt, up to its last checkpoint."""
+    stopped_early: bool
+    best_calibration_loss: float | None
+    """Per token, lowest over the epochs that count; None when nothing was measured."""
+    history: tuple[EpochRecord, ...] = ()
+
+
+def fit(
+    model: nn.Module,
+    tokenizer: Any,
+    *,
+    stack: RecipeStack,
+    split: AuditSplit,
+    schema: Schema,
+    settings: TrainerSettings,
+    max_length: int,
+    checkpoint_dir: Path,
+    seed: int,
+) -> FitResult:
+    """Train a model in place on the members of a split.
+
+    Args:
+        model: A causal language model with its adapter; left in evaluation mode.
+        tokenizer: Its tokenizer.
+        stack: The recipes.
+        split: Members are trained on, the calibration part is for early stopping; the rest is not touched.
+        schema: For recipes that rewrite.
+        settings: How to train.
+        max_length: Longest example in tokens.
+        checkpoint_dir: Where `last.ckpt` is kept and looked for.
+        seed: Decides order, rewriting and dropout.
+
+    Raises:
+        ConfigError: Early stopping is on and there is no calibration part.
+        DataError: Dialogues cannot be trained on; all of them are named.
+        HushbotError: The loss is not finite, the weights do not move, or the checkpoint is another run's.
+    """
+    from hushbot.training.data import DialogueData, Packer
+    from hushbot.training.module import TaskBot
+
+    data = DialogueData(
+        members=split.members,
+        calibration=split.calibration,
+        schema=schema,
+        packer=Packer(stack, tokenizer, max_length),
+        batch_size=settings.batch_size,
+        seed=seed,
+    )
+    if settings.patience is not None and not data.has_calibration:
+        raise ConfigError(
+            f"patience={settings.patience} needs calibration dialogues to stop by, there are none; "
+            "set split.calibration or trainer.patience=null"
+        )
+    if settings.max_epochs == 0:
+        return _untrained(data)
+    module: TaskBot = stack.privatize(TaskBot(model, plan_training(data, settings)))
+    data.batches = module.plan_batches(data)
+    return _train(module, data, settings, checkpoint_dir)
+
+
+def plan_training(data: DialogueData, settings: TrainerSettings) -> TrainingPlan:
+    """Return what decides the updates, as far as data and settings say."""
+    from hushbot.training.module import TrainingPlan
+
+    n_members = len(data.members)
+    batch_size = min(settings.batch_size, n_members)
+    total_steps = settings.max_epochs * data.batches.n_steps
+    ignored = (
+        "accelerator",
+        "devices",
+        "checkpoint_every_n_steps",
+        "keep_checkpoints",
+        "progress_bar",
+        "num_threads",
+    )
+    decisive = {key: value for key, value in asdict(settings).items() if key not in ignored}
+    text = json.dumps([decisive, data.seed, data.fingerprint], sort_keys=True)
+    return TrainingPlan(
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        schedule=settings.schedule,
+        warmup_steps=math.ceil(settings.warmup_fraction * total_steps),
+        total_steps=total_steps,
+        max_grad_norm=settings.max_grad_norm,
+        normaliser=batch_size * data.n_supervised / n_members,
+        batch_size=batch_size,
+        seed=data.seed,
+        fingerprint=hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def _untrained(data: DialogueData) -> FitResult:
+    return FitResult(
+        epochs=0,
+        steps=0,
+        tokens_trained=0,
+        supervised_tokens=data.n_supervised,
+        seconds=0.0,
+        stopped_early=False,
+        best_calibration_loss=None,
+    )
+
+
+def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, checkpoint_dir: Path) -> FitResult:
+    from hushbot.training.callbacks import BestWeights
+
+    path = checkpoint_dir / CHECKPOINT_NAME
+    best = None
+    if settings.patience is not None:
+        best = BestWeights(patience=settings.patience, min_epochs=settings.min_epochs)
+    with _quiet_lightning():
+        trainer = _trainer(settings, data, path, best)
+        with _reproducible(trainer, settings.num_threads):
+            module.train()
+            trainer.fit(
+                module, datamodule=data, ckpt_path=str(path) if path.exists() else None, weights_only=True
+            )
+            module.eval()
+    if best is not None:
+        best.restore(module)
+    if not settings.keep_checkpoints:
+        _remove_checkpoint(path)
+    losses = [r.calibration_loss for r in module.history if r.calibration_loss is not None]
+    return FitResult(
+        epochs=len(module.history),
+        steps=trainer.global_step,
+        tokens_trained=module.tokens_trained,
+        supervised_tokens=data.n_supervised,
+        seconds=module.seconds,
+        stopped_early=len(module.history) < settings.max_epochs,
+        best_calibration_loss=best.best_loss if best is not None else min(losses, default=None),
+        history=tuple(module.history),
+    )
+
+
+def _trainer(
+    settings: TrainerSettings, data: DialogueData, path: Path, best: BestWeights | None
+) -> pl.Trainer:
+    import pytorch_lightning as pl
+
+    from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
+
+    is_terminal = sys.stderr.isatty()
+    callbacks: list[pl.Callback] = [LastCheckpoint(path, settings.checkpoint_every_n_steps)]
+    if best is not None:
+        callbacks.append(best)
+    if settings.progress_bar:
+        callbacks.append(pl.callbacks.RichProgressBar(leave=True) if is_terminal else EpochLines())
+    return pl.Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        precision=_precision(settings),
+        max_epochs=settings.max_epochs,
+        callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=str(path.parent),
+        limit_val_batches=1.0 if data.has_calibration else 0,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        logger=False,
+        use_distributed_sampler=False,
+        enable_progress_bar=settings.progress_bar and is_terminal,
+        enable_model_summary=False,
+    )
+
+
+def _precision(settings: TrainerSettings) -> Literal["32-true", "bf16-mixed"]:
+    import torch
+
+    if settings.precision != "auto":
+        return settings.precision
+    is_cuda = settings.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return "bf16-mixed" if is_cuda and torch.cuda.is_bf16_supported() else "32-true"
+
+
+@contextmanager
+def _reproducible(trainer: pl.Trainer, num_threads: int | None) -> Iterator[None]:
+    """Compute deterministically on a CPU, and leave torch's global state as it was."""
+    import torch
+
+    n_threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with torch.random.fork_rng():
+        try:
+            torch.set_num_threads(num_threads or n_threads)
+            if trainer.strategy.root_device.type == "cpu":
+                torch.use_deterministic_algorithms(True)
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_deterministic)
+            torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Silence Lightning's hints about loggers, workers and products; its errors still come through."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric)")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _remove_checkpoint(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+    if path.parent.is_dir() and not any(path.parent.iterdir()):
+        path.parent.rmdir()
+
+
+def _is_count(value: int | None) -> bool:
+    return value is None or value >= 1
+
+
+def _is_one_index(devices: int | list[int]) -> bool:
+    return not isinstance(devices, int) and len(devices) == 1

@@ -1,0 +1,226 @@
+"""A model on disk: load a base, save what training made of it, load it again.
+
+Guarantees: weights are read from safetensors only and no code that came with a model is run. A model that
+`save_model` wrote and `load_model` reads gives the same logits, bit by bit; an adapter is refused on any other base
+than the one it was trained on. A folder is written whole or not at all.
+
+Void if the arithmetic differs: the same weights give slightly different logits on other hardware.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from hushbot.errors import ConfigError, DataError
+from hushbot.tokens import start_token
+from hushbot.training.folders import new_folder
+from hushbot.training.smollm2 import smollm2_dir
+
+RECORD_NAME = "hushbot_backbone.json"
+_ADAPTER_CONFIG = "adapter_config.json"
+# Kept in the model's own configuration, so that it survives whatever is done to the model in between.
+_NAME_KEY = "hushbot_backbone"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedBackbone:
+    """A model with its tokenizer."""
+
+    model: Any
+    """A causal LM of transformers, or a peft model around one."""
+    tokenizer: Any
+    """A fast tokenizer with a start token and a padding token."""
+    name: str
+    """Which backbone this is, for reports (`tiny`, `smollm2`, a hub id)."""
+    max_length: int
+    """Tokens one example may have, its start token included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a base model comes from."""
+
+    where: str
+    """A folder or a hub id."""
+    name: str
+    revision: str | None = None
+    local_files_only: bool = True
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a trained model, whole or not at all; an adapter is written without its base.
+
+    The folder is what transformers (all weights) or peft (adapter) load, and replaces one that is there.
+    """
+    is_adapter = isinstance(model, PeftModel)
+    record = {
+        "name": getattr(model.config, _NAME_KEY, None),
+        "max_length": tokenizer.model_max_length,
+        "dtype": str(next(_base_weights(model))[1].dtype).removeprefix("torch."),
+        "base_fingerprint": _fingerprint(model) if is_adapter else None,
+        "base_revision": getattr(model.config, "_commit_hash", None) if is_adapter else None,
+    }
+    with new_folder(Path(folder), replace=True) as new:
+        if is_adapter:
+            # Anything but False makes peft ask the hub whether the vocabulary has grown; ours never does.
+            model.save_pretrained(new, save_embedding_layers=False)
+        else:
+            model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        (new / "README.md").unlink(missing_ok=True)
+        (new / RECORD_NAME).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def load_model(folder: Path) -> LoadedBackbone:
+    """Load what `save_model` wrote, or any folder in the same form, in evaluation mode.
+
+    Raises:
+        DataError: The folder holds no model, has its weights in pickle form only, or its adapter belongs to
+            another base.
+    """
+    folder = Path(folder)
+    record = _read_record(folder)
+    if (folder / _ADAPTER_CONFIG).is_file():
+        model = _load_adapter(folder, record)
+    elif (folder / "config.json").is_file():
+        _weight_files(folder)
+        model = load_causal_lm(ModelSource(str(folder), folder.name), "auto")
+    else:
+        raise DataError(
+            f"{folder}: neither config.json nor {_ADAPTER_CONFIG}; give a folder that holds a model"
+        )
+    tokenizer = load_tokenizer(ModelSource(str(folder), folder.name), None)
+    limit = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+    max_length = record.get("max_length") or min(tokenizer.model_max_length, limit)
+    return LoadedBackbone(model.eval(), tokenizer, record.get("name") or folder.name, max_length)
+
+
+def weights_sha256(folder: Path) -> str:
+    """Return one hash over all weights in a folder, and over the base that an adapter stands on.
+
+    Raises:
+        DataError: The folder holds no safetensors file.
+    """
+    total = hashlib.sha256()
+    for path in _weight_files(Path(folder)):
+        with path.open("rb") as file:
+            total.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    total.update(str(_read_record(Path(folder)).get("base_fingerprint")).encode())
+    return total.hexdigest()
+
+
+def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
+    """Load a base model without dropout; never pickled weights, never code from the repository."""
+    options = {"revision": source.revision, "local_files_only": source.local_files_only}
+    try:
+        config = AutoConfig.from_pretrained(source.where, trust_remote_code=False, **options)
+        for name, value in vars(config).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(config, name, 0.0)
+        if not hasattr(config, _NAME_KEY):
+            setattr(config, _NAME_KEY, source.name)
+        return AutoModelForCausalLM.from_pretrained(
+            source.where, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"backbone {source.name}: {error}\n(needed: a causal language model that transformers knows itself, with "
+            "safetensors weights; set backbone.name_or_path)"
+        ) from error
+
+
+def load_tokenizer(source: ModelSource, max_length: int | None) -> Any:
+    """Load a fast tokenizer and see to its padding token and length."""
+    tokenizer = AutoTokenizer.from_pretrained(
+        source.where,
+        revision=source.revision,
+        local_files_only=source.local_files_only,
+        trust_remote_code=False,
+    )
+    if not tokenizer.is_fast:
+        raise ConfigError(
+            f"backbone {source.name}: no fast tokenizer, which hushbot needs for character offsets"
+        )
+    start_token(tokenizer)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    return tokenizer
+
+
+def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
+    """Load an adapter on the base that its configuration, or else the bundled name, points to."""
+    _weight_files(folder)
+    config = json.loads((folder / _ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    where, name = config.get("base_model_name_or_path"), record.get("name")
+    if not Path(where or "").is_dir() and name in ("tiny", "smollm2"):
+        # The run was made on another machine or in another environment.
+        where = str(tiny_dir() if name == "tiny" else smollm2_dir())
+    if not where:
+        raise DataError(
+            f"{folder / _ADAPTER_CONFIG}: base_model_name_or_path is empty; name the base model there"
+        )
+    dtype = getattr(torch, record.get("dtype") or "float32")
+    source = ModelSource(where, where, record.get("base_revision"), Path(where).is_dir())
+    model = PeftModel.from_pretrained(load_causal_lm(source, dtype), str(folder), is_trainable=False)
+    expected = record.get("base_fingerprint")
+    if expected is not None and _fingerprint(model) != expected:
+        raise DataError(
+            f"{folder}: the base {where} is not the one this adapter was trained on; restore that one"
+        )
+    return model
+
+
+def _base_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights of the base, or of the whole model where there is no adapter, in a fixed order."""
+    for name, parameter in sorted(model.named_parameters()):
+        if "lora_" not in name:
+            yield name.replace(".base_layer", ""), parameter
+
+
+def _fingerprint(model: Any) -> str:
+    """Hash the beginning of each weight of the base: enough to tell two bases apart, at any size."""
+    total = hashlib.sha256()
+    for name, parameter in _base_weights(model):
+        total.update(f"{name} {tuple(parameter.shape)}".encode())
+        total.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    return total.hexdigest()
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    path = folder / RECORD_NAME
+    if not path.is_file():
+        return {}
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder; a folder with pickles only is an error."""
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise DataError(
+            f"{folder}: no *.safetensors file; save the weights as safetensors (pickles are never loaded)"
+        )
+    return found
+
+
+def tiny_dir() -> Path:
+    path = Path(str(files("hushbot") / "assets" / "tiny"))
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"backbone tiny: {path} is not there; reinstall hushbot, make it with `python -m "
+            f"hushbot.training.pretrain_tiny {path}`, or set backbone=hf"
+        )
+    return path

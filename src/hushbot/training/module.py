@@ -1,0 +1,329 @@
+"""The Lightning module that fine-tunes a task bot: one logical batch of dialogues, one optimiser step.
+
+Guarantees:
+
+* Optimisation is manual. Each dialogue has its own backward pass, so memory is that of one dialogue, and a private
+  recipe can clip each dialogue's gradient by itself (`fill_gradients` is the method it replaces).
+* A step's gradient is the summed loss of its dialogues divided by a constant: batch size times the mean number of
+  supervised tokens of a member. Over an epoch this is the mean over all supervised tokens, long and short dialogues
+  alike; being constant it depends neither on which dialogues met in a batch nor on where a run was resumed.
+* A loss, gradient norm or weight that is not finite is an error, never a skipped step. After the first step at least
+  one trainable weight must have moved, and the optimiser must hold the very tensors that the model computes with
+  (meta-pytorch/opacus #820: losses fell while the adapter that was saved never changed).
+* A checkpoint holds the trainable weights, optimiser, schedule, counters and the torch random state, all loadable with
+  `weights_only`; it is refused by a run with other data or settings.
+
+The calibration loss is taken on held-out calibration dialogues, never on non-members.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from hushbot.errors import HushbotError
+from hushbot.training.data import Batches, DialogueData
+from hushbot.training.packing import PackedDialogue, loss_sum
+
+STATE_KEY = "hushbot"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """Everything that decides a run's updates, as plain values; stored in each checkpoint."""
+
+    learning_rate: float
+    """The highest learning rate, reached at the end of the warm-up."""
+    weight_decay: float
+    schedule: Literal["cosine", "linear", "constant"]
+    """How the learning rate falls after the warm-up."""
+    warmup_steps: int
+    total_steps: int
+    """Planned optimiser steps; the schedule ends there."""
+    max_grad_norm: float | None
+    """Gradient norm above which a step's gradient is scaled down; None never scales."""
+    normaliser: float
+    """What a step's summed loss is divided by."""
+    batch_size: int
+    """Dialogues per logical batch."""
+    seed: int
+    fingerprint: str
+    """Of data and settings: a checkpoint with another one belongs to another run."""
+
+    def learning_rate_factor(self, step: int) -> float:
+        """Return what the highest learning rate is multiplied by in a step, counted from 0."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        done = min(1.0, (step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps))
+        return 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """What one epoch came to; losses are per supervised token."""
+
+    epoch: int
+    """Counted from 1."""
+    train_loss: float
+    """Mean over the epoch, each dialogue as the weights were when it was its turn."""
+    calibration_loss: float | None
+    """After the epoch; None when there is no calibration part."""
+    seconds: float
+    """Training time up to here, interrupted attempts included as far as their checkpoints know."""
+
+
+class TaskBot(pl.LightningModule):
+    """Fine-tune a causal language model on packed dialogues.
+
+    Args:
+        model: A transformers model, with or without a peft adapter; its trainable parameters are trained.
+        plan: What decides the updates.
+    """
+
+    def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.strict_loading = False  # checkpoints hold trainable weights only; on_load_checkpoint checks them
+        self.save_hyperparameters(asdict(plan))
+        self.model = model
+        self.plan = plan
+        self.history: list[EpochRecord] = []
+        self.tokens_trained = 0
+        self._epoch_loss = 0.0
+        self._epoch_tokens = 0
+        self._calibration_loss = 0.0
+        self._calibration_tokens = 0
+        self._seconds_before = 0.0
+        self._started: float | None = None
+        self._random_state: Mapping[str, Any] | None = None
+
+    def plan_batches(self, data: DialogueData) -> Batches:
+        """Return how members are grouped into logical batches; a private recipe samples them instead."""
+        return data.batches
+
+    @property
+    def seconds(self) -> float:
+        """Return the training time so far."""
+        running = 0.0 if self._started is None else time.perf_counter() - self._started
+        return self._seconds_before + running
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by name; tied weights stand once."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    # --- the step ---
+
+    def training_step(self, batch: list[PackedDialogue], batch_idx: int) -> None:
+        """Take one optimiser step on one logical batch."""
+        optimizer: Any = self.optimizers()
+        scheduler: Any = self.lr_schedulers()
+        is_first = self.global_step == 0
+        before = (
+            {name: weight.detach().clone() for name, weight in self.trainable().items()} if is_first else {}
+        )
+        optimizer.zero_grad()
+        losses = self.fill_gradients(batch)
+        self.clip_gradient()
+        optimizer.step()
+        scheduler.step()
+        if is_first:
+            self._check_first_step(before)
+        self.record(batch, losses)
+
+    def fill_gradients(self, batch: list[PackedDialogue]) -> list[float]:
+        """Put the step's gradient into the weights and return each dialogue's summed loss.
+
+        Raises:
+            HushbotError: A loss is not finite.
+        """
+        losses = []
+        for packed in batch:
+            loss = loss_sum(self.model, packed)
+            self.manual_backward(loss / self.plan.normaliser)
+            losses.append(loss.detach())
+        # One transfer from the device per step instead of one per dialogue; nothing was updated yet.
+        values: list[float] = torch.stack(losses).tolist()
+        for packed, value in zip(batch, values, strict=True):
+            self._check_loss(value, packed, "training")
+        return values
+
+    def clip_gradient(self) -> None:
+        """Scale the step's gradient down to the largest allowed norm.
+
+        Raises:
+            HushbotError: The norm is not finite.
+        """
+        limit = math.inf if self.plan.max_grad_norm is None else self.plan.max_grad_norm
+        norm = float(
+            nn.utils.get_total_norm([w.grad for w in self.trainable().values() if w.grad is not None])
+        )
+        if not math.isfinite(norm):
+            raise HushbotError(
+                f"step {self.global_step + 1}: the gradient norm is {norm}, must be finite; "
+                "lower trainer.learning_rate or set trainer.precision=32-true"
+            )
+        if norm > limit:
+            for weight in self.trainable().values():
+                if weight.grad is not None:
+                    weight.grad.mul_(limit / norm)
+
+    def record(self, batch: list[PackedDialogue], losses: list[float]) -> None:
+        """Count what was trained and log the batch's loss per supervised token."""
+        n_supervised = sum(packed.n_supervised for packed in batch)
+        self._epoch_loss += sum(losses)
+        self._epoch_tokens += n_supervised
+        self.tokens_trained += sum(packed.n_tokens for packed in batch)
+        self.log("train/loss", sum(losses) / n_supervised, prog_bar=True, batch_size=len(batch))
+
+    # --- calibration ---
+
+    def on_validation_epoch_start(self) -> None:
+        """Start a new calibration loss."""
+        self._calibration_loss, self._calibration_tokens = 0.0, 0
+
+    def validation_step(self, batch: list[PackedDialogue], batch_idx: int) -> None:
+        """Add the loss of some calibration dialogues."""
+        for packed in batch:
+            loss = float(loss_sum(self.model, packed))
+            self._check_loss(loss, packed, "calibration")
+            self._calibration_loss += loss
+            self._calibration_tokens += packed.n_supervised
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the calibration loss per supervised token."""
+        self.log("calibration/loss", self._calibration_loss / self._calibration_tokens, prog_bar=True)
+
+    def on_train_epoch_end(self) -> None:
+        """Add the epoch to the history, once even where a resumed run comes by here again."""
+        record = self.epoch_record()
+        if not self.history or self.history[-1].epoch < record.epoch:
+            self.history.append(record)
+        self._epoch_loss, self._epoch_tokens = 0.0, 0
+
+    def epoch_record(self) -> EpochRecord:
+        """Return what the epoch that is ending came to."""
+        has_calibration = self._calibration_tokens > 0
+        return EpochRecord(
+            epoch=self.current_epoch + 1,
+            train_loss=self._epoch_loss / max(1, self._epoch_tokens),
+            calibration_loss=self._calibration_loss / self._calibration_tokens if has_calibration else None,
+            seconds=self.seconds,
+        )
+
+    # --- Lightning wiring ---
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW over the trainable weights and the learning-rate schedule."""
+        plan = self.plan
+        optimizer = AdamW(self.trainable().values(), lr=plan.learning_rate, weight_decay=plan.weight_decay)
+        scheduler = LambdaLR(optimizer, plan.learning_rate_factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Move a logical batch."""
+        return [packed.to(device) for packed in batch]
+
+    def on_train_start(self) -> None:
+        """Check what the optimiser holds and set the random state: the checkpoint's, or the seed's.
+
+        Raises:
+            HushbotError: The optimiser holds other tensors than the model's trainable ones.
+        """
+        held = {id(weight) for group in self.trainer.optimizers[0].param_groups for weight in group["params"]}
+        if held != {id(weight) for weight in self.trainable().values()} or not held:
+            raise HushbotError(
+                f"the optimiser holds {len(held)} tensors which are not the model's {len(self.trainable())} trainable "
+                "ones, so training would change nothing that is saved; make the adapter after moving the model"
+            )
+        if self._random_state is None:
+            torch.manual_seed(self.plan.seed)
+        else:
+            _set_random_state(self._random_state)
+        self._started = time.perf_counter()
+
+    def on_train_end(self) -> None:
+        """Stop the clock."""
+        self._seconds_before, self._started = self.seconds, None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep trainable weights only and add counters, history and random state."""
+        names = self.trainable()
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in names}
+        checkpoint[STATE_KEY] = {
+            "fingerprint": self.plan.fingerprint,
+            "random_state": _random_state(),
+            "history": [asdict(record) for record in self.history],
+            "tokens_trained": self.tokens_trained,
+            "epoch_loss": self._epoch_loss,
+            "epoch_tokens": self._epoch_tokens,
+            "calibration_loss": self._calibration_loss,
+            "calibration_tokens": self._calibration_tokens,
+            "seconds": self.seconds,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take over counters, history and random state.
+
+        Raises:
+            HushbotError: The checkpoint belongs to a run with other data, settings or trainable weights.
+        """
+        state = checkpoint.get(STATE_KEY, {"fingerprint": None})
+        same_weights = checkpoint["state_dict"].keys() == self.trainable().keys()
+        if state["fingerprint"] != self.plan.fingerprint or not same_weights:
+            raise HushbotError(
+                "the checkpoint in this run's folder was written with other data, settings or weights "
+                f"(fingerprint {str(state['fingerprint'])[:12]}, this run's is {self.plan.fingerprint[:12]}); "
+                "delete checkpoints/last.ckpt or choose another run directory"
+            )
+        self.history = [EpochRecord(**record) for record in state["history"]]
+        self.tokens_trained = state["tokens_trained"]
+        self._epoch_loss, self._epoch_tokens = state["epoch_loss"], state["epoch_tokens"]
+        self._calibration_loss = state["calibration_loss"]
+        self._calibration_tokens = state["calibration_tokens"]
+        self._seconds_before = state["seconds"]
+        self._random_state = state["random_state"]
+
+    # --- checks ---
+
+    def _check_loss(self, value: float, packed: PackedDialogue, part: str) -> None:
+        if not math.isfinite(value):
+            raise HushbotError(
+                f"step {self.global_step + 1}: the {part} loss of dialogue {packed.dialogue_id!r} is {value}, "
+                "must be finite; lower trainer.learning_rate or set trainer.precision=32-true"
+            )
+
+    def _check_first_step(self, before: Mapping[str, Tensor]) -> None:
+        after = {name: weight.detach() for name, weight in self.trainable().items()}
+        broken = [name for name, weight in after.items() if not torch.isfinite(weight).all()]
+        if broken:
+            raise HushbotError(
+                f"step 1 left {len(broken)} of {len(after)} trainable tensors not finite, the first is "
+                f"{broken[0]}; lower trainer.learning_rate"
+            )
+        if all(torch.equal(before[name], weight) for name, weight in after.items()):
+            raise HushbotError(
+                f"step 1 changed none of {len(after)} trainable tensors, so nothing would be learnt; raise "
+                f"trainer.learning_rate (now {self.plan.learning_rate}) or check backbone.lora"
+            )
+
+
+def _random_state() -> dict[str, Any]:
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), "cuda": devices}
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"].cpu())
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([device.cpu() for device in state["cuda"]])

@@ -1,0 +1,228 @@
+"""All training examples of one dialogue as one sequence in which their shared history stands once.
+
+Guarantees, for models with plain causal attention and no dropout (`prefix_attention` says which):
+
+* `loss_sum(model, pack(...))` and its gradient equal the sum over the ordinary one-example-per-row form
+  (`unpack_rows`), up to floating-point rounding (tested at 1e-5 relative).
+* The tokens of an example are `[start_token] + encode(text)`: what the bot and the attacks will feed it.
+* Every supervised token is counted exactly once, in float32, and logits are computed nowhere else.
+
+How: the example with the longest history is the trunk; every other one shares the longest run of its leading
+unsupervised segments with the trunk, and the rest of it is a branch that sees that part of the trunk only.
+Examples that share nothing, or one example alone, come out as what they are.
+
+An example longer than `max_length` loses its oldest leading segments, whole ones; what is left no longer
+shares a history and stands alone (only the start token is common), exactly as its ordinary row would.
+
+The unit is the dialogue: one packed sequence is one privacy unit, so dialogues are never packed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hushbot.errors import DataError
+from hushbot.prompts import pieces
+from hushbot.tokens import encode_pieces, start_token
+from hushbot.training.prefix_attention import Branch, PrefixLayout, prefix_logits
+from hushbot.types import Example
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedDialogue:
+    """One dialogue, ready for `loss_sum`."""
+
+    dialogue_id: str
+    input_ids: Tensor
+    """Token ids, (1, n_tokens): the trunk, then the branches."""
+    position_ids: Tensor
+    """The position each token has in its own example, (1, n_tokens)."""
+    sources: Tensor
+    """For each supervised token, where in the sequence it is predicted, (n_supervised,)."""
+    targets: Tensor
+    """The supervised tokens, example by example, (n_supervised,)."""
+    layout: PrefixLayout
+    """Who attends to whom."""
+    n_truncated: int = 0
+    """How many examples lost history to fit `max_length`."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Return how many tokens the model processes."""
+        return self.input_ids.shape[1]
+
+    @property
+    def n_supervised(self) -> int:
+        """Return how many tokens the loss is taken on."""
+        return self.targets.shape[0]
+
+    def to(self, device: torch.device | str) -> PackedDialogue:
+        """Return the same dialogue with its tensors on a device."""
+        return replace(
+            self,
+            input_ids=self.input_ids.to(device),
+            position_ids=self.position_ids.to(device),
+            sources=self.sources.to(device),
+            targets=self.targets.to(device),
+        )
+
+
+class Row(NamedTuple):
+    """One example as an ordinary training row."""
+
+    dialogue_id: str
+    input_ids: list[int]
+    """The start token and the example's tokens."""
+    supervised: list[bool]
+    """Whether the loss is taken on each of them."""
+
+
+class _Tokens(NamedTuple):
+    """The tokens of one segment."""
+
+    ids: tuple[int, ...]
+    supervised: bool
+
+
+class _Tokenised(NamedTuple):
+    """One example, segment by segment, cut to its allowed length."""
+
+    segments: list[_Tokens]
+    n_leading: int
+    """How many unsupervised segments come first."""
+    is_truncated: bool
+
+    def n_tokens(self, n_segments: int) -> int:
+        """Return the length of the first segments."""
+        return sum(len(segment.ids) for segment in self.segments[:n_segments])
+
+
+def pack(examples: Sequence[Example], tokenizer: Any, *, max_length: int) -> PackedDialogue:
+    """Pack all examples of one dialogue.
+
+    Args:
+        examples: The examples of one dialogue, in any order.
+        tokenizer: A fast transformers tokenizer.
+        max_length: Tokens that one example may have, its start token included; the packed sequence may be
+            longer.
+
+    Raises:
+        DataError: No examples, examples of several dialogues, nothing to learn from, or an example that is
+            too long
+            even without its history.
+    """
+    rows = _tokenise(examples, tokenizer, max_length)
+    trunk = max(rows, key=lambda row: (not row.is_truncated, row.n_tokens(row.n_leading)))
+    ids, positions, sources, targets = [start_token(tokenizer)], [0], list[int](), list[int]()
+    branches: list[Branch] = []
+    for row in [trunk, *(row for row in rows if row is not trunk)]:
+        n_shared = 0 if row is trunk else _n_shared(row, trunk)
+        own = row.segments[n_shared:]
+        if not any(segment.supervised and segment.ids for segment in own):
+            continue
+        prefix, start = 1 + row.n_tokens(n_shared), len(ids)
+        for segment in own:
+            ids.extend(segment.ids)
+            if segment.supervised:
+                targets.extend(segment.ids)
+                sources.extend(range(len(ids) - len(segment.ids) - 1, len(ids) - 1))
+                if segment.ids and len(ids) - len(segment.ids) == start:
+                    sources[-len(segment.ids)] = prefix - 1  # its predecessor stands in the trunk
+        positions.extend(range(prefix, prefix + len(ids) - start))
+        if row is not trunk:
+            branches.append(Branch(len(ids) - start, prefix))
+    n_branches = sum(branch.length for branch in branches)
+    return PackedDialogue(
+        dialogue_id=examples[0].dialogue_id,
+        input_ids=torch.tensor([ids]),
+        position_ids=torch.tensor([positions]),
+        sources=torch.tensor(sources),
+        targets=torch.tensor(targets),
+        layout=PrefixLayout(len(ids) - n_branches, tuple(branches)),
+        n_truncated=sum(row.is_truncated for row in rows),
+    )
+
+
+def unpack_rows(examples: Sequence[Example], tokenizer: Any, *, max_length: int) -> list[Row]:
+    """Return the same examples one per row, as an ordinary trainer would have them; raises as `pack` does."""
+    start = start_token(tokenizer)
+    return [
+        Row(
+            example.dialogue_id,
+            [start, *(token for segment in row.segments for token in segment.ids)],
+            [False, *(segment.supervised for segment in row.segments for _ in segment.ids)],
+        )
+        for example, row in zip(examples, _tokenise(examples, tokenizer, max_length), strict=True)
+    ]
+
+
+def loss_sum(model: nn.Module, packed: PackedDialogue, *, dense: bool = False) -> Tensor:
+    """Return the negative log-probability of all supervised tokens of a dialogue, summed, in float32.
+
+    Args:
+        model: A causal language model of transformers, with or without a peft adapter, on the dialogue's
+            device. packed: The dialogue. dense: Use one dense attention mask instead of the structured
+            attention: slower, for cross-checks.
+    """
+    logits = prefix_logits(
+        model, packed.input_ids, packed.position_ids, packed.layout, packed.sources, dense=dense
+    )
+    return F.cross_entropy(logits.float(), packed.targets, reduction="sum")
+
+
+def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> list[_Tokenised]:
+    """Tokenise all segments of a dialogue at once, each distinct text once."""
+    if not examples:
+        raise DataError("no examples to pack; the recipe made none for this dialogue")
+    ids = {example.dialogue_id for example in examples}
+    if len(ids) > 1:
+        raise DataError(
+            f"examples of {len(ids)} dialogues ({sorted(ids)[:3]} ...) in one pack; pack each by itself"
+        )
+    texts = {segment.text for example in examples for segment in example.segments}
+    cut = {text: pieces(text) for text in texts}
+    for example in examples:
+        if pieces(example.text) != [piece for segment in example.segments for piece in cut[segment.text]]:
+            raise DataError(
+                f"dialogue {example.dialogue_id}: a segment ends inside a line of {example.text[-60:]!r}; "
+                "segments must end where prompts.pieces cuts, or training and scoring would read different tokens"
+            )
+    unique = sorted({piece for text in texts for piece in cut[text]})
+    known = dict(zip(unique, encode_pieces(tokenizer, unique), strict=True))
+    tokens = {text: tuple(token for piece in cut[text] for token in known[piece]) for text in texts}
+    rows = [_fit(example, tokens, max_length) for example in examples]
+    if not any(segment.supervised and segment.ids for row in rows for segment in row.segments):
+        raise DataError(
+            f"dialogue {examples[0].dialogue_id}: no supervised token, so nothing to learn; drop it"
+        )
+    return rows
+
+
+def _fit(example: Example, tokens: dict[str, tuple[int, ...]], max_length: int) -> _Tokenised:
+    """Drop an example's oldest leading segments until it fits; the last, which asks for the answer, stays."""
+    segments = [_Tokens(tokens[segment.text], segment.supervised) for segment in example.segments]
+    n_leading = sum(1 for _ in takewhile(lambda segment: not segment.supervised, segments))
+    n_tokens = whole = 1 + sum(len(segment.ids) for segment in segments)
+    n_dropped = 0
+    while n_tokens > max_length and n_dropped < n_leading - 1:
+        n_tokens -= len(segments[n_dropped].ids)
+        n_dropped += 1
+    if n_tokens > max_length:
+        raise DataError(
+            f"dialogue {example.dialogue_id}: an example of {whole} tokens still has {n_tokens} without its "
+            f"history, more than {max_length}; raise backbone.max_length or drop the dialogue"
+        )
+    return _Tokenised(segments[n_dropped:], n_leading - n_dropped, n_dropped > 0)
+
+
+def _n_shared(row: _Tokenised, trunk: _Tokenised) -> int:
+    """Return how many leading unsupervised segments a row has in common with the trunk."""
+    pairs = zip(row.segments[: row.n_leading], trunk.segments[: trunk.n_leading], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,99 @@
+"""A stack of recipes, applied in the order in which they are named.
+
+Guarantees: exactly one recipe makes the examples, no recipe stands twice, and at most one privacy unit is claimed,
+all checked when the stack is built; a rewrite that adds, drops, renames or reorders dialogues is refused, because the
+split and the privacy unit are stated in dialogue ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hushbot.errors import ConfigError, DataError
+from hushbot.protocols import Recipe, Target
+from hushbot.schema import Schema
+from hushbot.types import Dialogue, Example
+
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclass(frozen=True)
+class RecipeStack:
+    """Recipes that harden one bot together."""
+
+    recipes: tuple[Recipe, ...]
+    """Applied in this order; exactly one says `makes_examples`."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        spelled = "+".join(self.names) or "(empty)"
+        makers = [_name(recipe) for recipe in self.recipes if recipe.makes_examples]
+        if len(makers) != 1:
+            problems.append(
+                f"recipe={spelled} has {len(makers)} recipes that make examples ({', '.join(makers) or 'none'}), "
+                "needs exactly one; name one of turn_level or dialogue_level in recipe"
+            )
+        if repeated := sorted({name for name in self.names if self.names.count(name) > 1}):
+            problems.append(
+                f"recipe={spelled} names {', '.join(repeated)} more than once; name each recipe once"
+            )
+        units = sorted({recipe.privacy_unit for recipe in self.recipes if recipe.privacy_unit is not None})
+        if len(units) > 1:
+            problems.append(
+                f"recipe={spelled} claims {len(units)} privacy units ({', '.join(units)}); keep one"
+            )
+        if problems:
+            raise ConfigError(*problems)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the name of each recipe, as it is spelled in a configuration (`turn_level`)."""
+        return tuple(_name(recipe) for recipe in self.recipes)
+
+    @property
+    def privacy_unit(self) -> str | None:
+        """Return the unit of the differential privacy guarantee, or None when no recipe gives one."""
+        return next((recipe.privacy_unit for recipe in self.recipes if recipe.privacy_unit is not None), None)
+
+    def rewrite(
+        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
+    ) -> tuple[Dialogue, ...]:
+        """Return the dialogues to train on in one epoch, same ids in the same order.
+
+        Raises:
+            DataError: A recipe changed the ids or their order.
+        """
+        ids = [dialogue.id for dialogue in dialogues]
+        rewritten: Sequence[Dialogue] = dialogues
+        for recipe in self.recipes:
+            rewritten = recipe.rewrite(rewritten, schema, epoch=epoch, seed=seed)
+            if [dialogue.id for dialogue in rewritten] != ids:
+                raise DataError(
+                    f"recipe {_name(recipe)} returned {len(rewritten)} dialogues for {len(ids)} in epoch {epoch}, "
+                    "or other ids or another order; its rewrite must keep ids and their order"
+                )
+        return tuple(rewritten)
+
+    def examples(self, dialogue: Dialogue) -> tuple[Example, ...]:
+        """Return the training examples of one dialogue, from the one recipe that makes them."""
+        maker = next(recipe for recipe in self.recipes if recipe.makes_examples)
+        return tuple(maker.examples(dialogue))
+
+    def privatize(self, module: Any) -> Any:
+        """Return the Lightning module that trains."""
+        for recipe in self.recipes:
+            module = recipe.privatize(module)
+        return module
+
+    def guard(self, target: Target) -> Target:
+        """Return the target as deployed: the guard of the last recipe stands outermost."""
+        for recipe in self.recipes:
+            target = recipe.guard(target)
+        return target
+
+
+def _name(recipe: Recipe) -> str:
+    return _WORD_START.sub("_", type(recipe).__name__).lower()

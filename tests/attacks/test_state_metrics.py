@@ -1,0 +1,164 @@
+"""The counting of extracted states, against numbers worked out by hand and a rule written the slow way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hushbot.attacks.state_metrics import (
+    StateIndex,
+    extraction_metrics,
+    normalise_state,
+    paired_differences,
+    randomisation_p,
+)
+from hushbot.types import Dialogue, DialogueState, Estimate, Metric, SlotValue, Turn
+
+
+def state(**values: str) -> DialogueState:
+    return frozenset(SlotValue("hotel", slot, value) for slot, value in values.items())
+
+
+def dialogue(id: str, *states: DialogueState | None) -> Dialogue:
+    return Dialogue(id, tuple(Turn("hello", s) for s in states))
+
+
+def value_of(metric: Metric) -> float | None:
+    assert isinstance(metric, Estimate)
+    return metric.value
+
+
+ANNA = dialogue("anna", state(area="north"), state(area="north", stars="4"), None, state(name="acorn"))
+BERT = dialogue("bert", state(area="north", stars="3", day="friday"))
+TRUTH = StateIndex.of([ANNA, BERT])
+
+
+def test_a_candidate_may_be_a_whole_state_or_a_part_of_one_state_of_any_turn() -> None:
+    assert TRUTH.holders(state(area="north", stars="4")) == {"anna"}
+    assert TRUTH.holders(state(area="north", day="friday")) == {"bert"}
+    assert TRUTH.holders(state(area="north")) == {"anna", "bert"}
+    assert TRUTH.holders(state(name="acorn")) == {"anna"}
+
+
+def test_triplets_of_different_turns_or_people_make_no_correct_candidate() -> None:
+    assert not TRUTH.holds(state(name="acorn", area="north"))  # anna emptied her state in between
+    assert not TRUTH.holds(state(stars="4", day="friday"))
+    assert not TRUTH.holds(state(area="north", stars="5"))
+    assert not TRUTH.holds(frozenset({SlotValue("restaurant", "area", "north")}))
+
+
+def test_case_and_outer_blanks_are_folded_and_nothing_else() -> None:
+    truth = StateIndex.of(
+        [dialogue("d", frozenset({SlotValue("Hotel", "name ", " Acorn  House", ("acorn",))}))]
+    )
+    assert truth.holds(normalise_state(frozenset({SlotValue("hotel", "name", "ACORN  house")})))
+    assert not truth.holds(normalise_state(frozenset({SlotValue("hotel", "name", "acorn house")})))
+    assert not truth.holds(normalise_state(frozenset({SlotValue("hotel", "name", "acorn")})))
+
+
+def test_each_metric_by_hand() -> None:
+    # Correct: 1, 2 and 4. Values: north 4 friday acorn are theirs, 5 and west are not.
+    candidates = [
+        state(area="north"),
+        state(area="north", stars="4"),
+        state(area="north", stars="5"),
+        state(area="north", day="friday"),
+        state(name="acorn", area="west", stars="4"),
+    ]
+    metrics = extraction_metrics(candidates, TRUTH)
+    assert metrics["states"] == 3
+    assert metrics["extracted_states"] == 5
+    assert value_of(metrics["state_precision"]) == 3 / 5
+    assert value_of(metrics["triplets"]) == pytest.approx(5 / 3)
+    assert metrics["values"] == 4
+    assert metrics["extracted_values"] == 6
+    assert value_of(metrics["value_precision"]) == 4 / 6
+    assert value_of(metrics["state_precision/n=1"]) == 1
+    assert value_of(metrics["state_precision/n=2"]) == 2 / 3
+    assert value_of(metrics["state_precision/n=3"]) == 0
+    assert "state_precision/n=4" not in metrics
+
+
+def test_a_value_that_fills_two_slots_is_counted_once() -> None:
+    truth = StateIndex.of([dialogue("d", state(departure="ely"))])
+    metrics = extraction_metrics([state(departure="ely"), state(destination="ely")], truth)
+    assert (metrics["values"], metrics["extracted_values"]) == (1, 1)
+    assert (metrics["states"], metrics["extracted_states"]) == (1, 2)
+
+
+def test_precision_carries_an_exact_interval() -> None:
+    metric = extraction_metrics([state(area="mars")], TRUTH, suffix="@100")["state_precision@100"]
+    assert isinstance(metric, Estimate)
+    # 0 of 1: the upper bound u solves (1 - u) = 0.025.
+    assert (metric.value, metric.low, metric.n, metric.method) == (0, 0, 1, "clopper_pearson")
+    assert metric.high == pytest.approx(0.975)
+
+
+def test_nothing_extracted_is_not_measured_rather_than_zero() -> None:
+    metrics = extraction_metrics([], TRUTH)
+    assert metrics["extracted_states"] == 0
+    assert metrics["states"] is None
+    assert metrics["values"] is None
+    for name in ("state_precision", "triplets", "value_precision"):
+        assert value_of(metrics[name]) is None
+
+
+def test_triplets_are_not_measured_without_a_correct_state() -> None:
+    assert value_of(extraction_metrics([state(area="mars")], TRUTH)["triplets"]) is None
+
+
+def test_unknown_and_empty_states_are_nobodys() -> None:
+    truth = StateIndex.of([dialogue("d", None, frozenset())])
+    assert truth.values == frozenset()
+    assert not truth.holds(state(area="north"))
+    assert not truth.holds(frozenset())
+
+
+SLOT_VALUES = st.builds(SlotValue, st.just("d"), st.sampled_from("abcd"), st.sampled_from("xyz"))
+STATES = st.frozensets(SLOT_VALUES, max_size=5)
+
+
+@given(st.lists(st.lists(STATES, max_size=3), max_size=6), STATES)
+def test_holders_equal_the_subset_rule_written_the_slow_way(
+    sides: list[list[DialogueState]], candidate: DialogueState
+) -> None:
+    dialogues = [dialogue(str(i), *states) for i, states in enumerate(sides)]
+    slow = {
+        d.id for d in dialogues if candidate and any(candidate <= (t.state or frozenset()) for t in d.turns)
+    }
+    assert StateIndex.of(dialogues).holders(candidate) == slow
+
+
+def test_paired_difference_by_hand() -> None:
+    differences = paired_differences([1, 1, 2, 2], [True, True, True, False], [True, False, False, False])
+    assert differences["state_precision"].value == 0.5
+    assert differences["state_precision"].n == 4
+    assert differences["state_precision/n=1"].value == 0.5
+    assert differences["state_precision/n=2"].value == 0.5
+
+
+def test_one_lucky_dialogue_is_no_evidence_however_many_candidates_are_parts_of_it() -> None:
+    nobody: frozenset[str] = frozenset()
+    # The only dialogue that holds anything falls to the members in half of all deals.
+    p = randomisation_p([frozenset({"m0"})] * 50, [nobody] * 50, 20, seed=0)
+    assert p == pytest.approx(0.5, abs=0.05)
+    difference = paired_differences([3] * 50, [True] * 50, [False] * 50)["state_precision"]
+    assert difference.low is not None
+    assert difference.low > 0.8  # which is why it cannot decide alone
+
+
+def test_randomisation_p_equals_the_share_of_all_deals() -> None:
+    # Four people, one candidate each, members hold both of theirs. Of the C(4, 2) = 6 deals only the real one
+    # gives members both m0 and m1; n0 and n1 hold nothing.
+    holders = [frozenset({"m0"}), frozenset({"m1"})]
+    p = randomisation_p(holders, [frozenset(), frozenset()], 2, seed=1, n_draws=6000)
+    assert p == pytest.approx(1 / math.comb(4, 2), abs=0.02)
+
+
+def test_a_state_that_both_sides_hold_is_no_evidence() -> None:
+    both = [frozenset({"m0", "n0"})]
+    assert randomisation_p([frozenset({"m0"})], [frozenset({"n0"})], 10, seed=0) > 0.5
+    assert paired_differences([2], [bool(both)], [bool(both)])["state_precision"].value == 0
