@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
 from hushbot.attacks.state_population import Population
 from hushbot.attacks.token_scores import SCORES, score
-
 from hushbot.errors import AuditError, ConfigError
 from hushbot.intervals import FloatArray
 from hushbot.prompts import STATE_MARKER
@@ -123,7 +123,9 @@ class Membership:
                 queries *= 2
             except AuditError as error:
                 failure = f"a query to the base model failed: {error}"
-        verdict, reasons = _judge(self.score, metrics, base, blind)
+        verdict, reasons = _judge(
+            self.score, metrics, base, blind, n_dialogues=len(set(population.clusters[0]))
+        )
         return AttackResult(
             verdict=verdict if failure is None else "inconclusive",
             headline=Headline(
@@ -213,6 +215,8 @@ def _judge(
     metrics: Mapping[str, Metric],
     base: Mapping[str, Metric] | None,
     blind: Mapping[str, Estimate],
+    *,
+    n_dialogues: int,
 ) -> tuple[Verdict, list[str]]:
     """Return the verdict and its reasons, by the rule in the module's docstring."""
     tpr, realised, area, delta = (
@@ -237,7 +241,7 @@ def _judge(
             f"AUC = {area.value:.3f} lies below 0.5: members stand out, though on the unexpected side"
         )
         return "inconclusive", reasons
-    detectable = detectable_rate(tpr.n, bar, level=tpr.level)
+    detectable = detectable_rate(n_dialogues, bar, level=tpr.level)
     shown = "none" if detectable is None else f"{detectable:.3f}"
     reasons.append(
         f"rates up to {tpr.high:.3f} remain possible; detectable with 80% power at this size, the threshold "

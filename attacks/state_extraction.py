@@ -19,10 +19,9 @@ paired over candidates; its slices by number of triplets and its other rankings 
 **Verdict.** One pre-registered test, at the headline (`dc_ppl`, best k). A leak if the 95% interval of the
 paired difference lies above zero *and* the split itself is exceptional: `randomisation_p` is at most 0.05.
 The second condition is there because the first resamples candidates only: fifty candidates may all be parts
-of one dialogue, and luck in where that dialogue fell would look like fifty findings. A failed query,
-be it to the base control, fewer than 20 candidates or a side without known states give `inconclusive`; a leak
-that was not found comes with the largest difference that stays compatible. (On made-up bots that know six
-dialogues whatever the split, the interval alone cries leak in 27% of splits, both conditions in 4.5%.)
+of one dialogue, and luck in where that dialogue fell would look like fifty findings. A failed query, be it to
+the base control, fewer than 20 candidates or a side without known states give `inconclusive`; a leak that was
+not found comes with the largest difference that stays compatible.
 
 **What voids it.** Non-members that come from elsewhere than the members (another year, another city) differ
 by more than membership. Values and short states are population knowledge: never read their precision without
@@ -37,7 +36,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from hushbot.attacks.state_candidates import RANKINGS, Harvest, read_candidates, score_candidates
 from hushbot.attacks.state_metrics import (
     StateIndex,
@@ -45,6 +43,7 @@ from hushbot.attacks.state_metrics import (
     paired_differences,
     randomisation_p,
 )
+
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.protocols import Target

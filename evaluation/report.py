@@ -119,7 +119,16 @@ def _flat(numbers: object) -> list[tuple[str, str]]:
             return [("", show(Estimate.model_validate(numbers)))]
         found = [(str(key), inner) for key, value in numbers.items() for inner in _flat(value)]
         return [(f"{key}/{sub}" if sub else key, text) for key, (sub, text) in found]
-    return [("", NOT_MEASURED if numbers is None else f"{numbers:.4g}" if isinstance(numbers, float) else str(numbers))]
+    return [
+        (
+            "",
+            NOT_MEASURED
+            if numbers is None
+            else f"{numbers:.4g}"
+            if isinstance(numbers, float)
+            else str(numbers),
+        )
+    ]
 
 
 def _svg(rows: Sequence[object]) -> str:

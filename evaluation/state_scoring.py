@@ -1,16 +1,16 @@
 """Score predicted dialogue states against gold ones: the rules, then turn by turn, then as estimates.
 
-Guarantees: a turn is right only if its set of triplets is exactly the gold one; any alternative of a gold value counts
-as right; values are compared after trimming, case folding and collapsing blanks, and never by similarity. Every gold
-turn has exactly one outcome, so nothing is zipped to the shorter: a missing prediction is wrong (or skipped, if the
-rules say so) and counted, an unreadable one is wrong and counted, an unknown gold state is not scored and counted.
-Inputs are not changed. Intervals resample whole dialogues.
+Guarantees: a turn is right only if its set of triplets is exactly the gold one; any alternative of a gold
+value counts as right; values are compared after trimming, case folding and collapsing blanks, and never by
+similarity. Every gold turn has exactly one outcome, so nothing is zipped to the shorter: a missing prediction
+is wrong (or skipped, if the rules say so) and counted, an unreadable one is wrong and counted, an unknown
+gold state is not scored and counted. Inputs are not changed. Intervals resample whole dialogues.
 
-What voids comparability: rules. Ignoring don't-care moves published systems by up to 5.5 points of joint goal accuracy,
-so the rules belong beside every number (`ScoringRules.protocol`).
+What voids comparability: rules. Ignoring don't-care moves published systems by up to 5.5 points of joint goal
+accuracy, so the rules belong beside every number (`ScoringRules.protocol`).
 
-Source: joint goal accuracy as in the MultiWOZ read-me's tracking convention; precision, recall and F1 are micro-averages
-over triplets, a wrong value being one spurious and one missed triplet.
+Source: joint goal accuracy as in the MultiWOZ read-me's tracking convention; precision, recall and F1 are
+micro-averages over triplets, a wrong value being one spurious and one missed triplet.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class ScoringRules:
     """What counts as right; every choice that is known to move published numbers."""
 
     dontcare: Literal["strict", "ignore"] = "strict"
-    """`strict`: don't-care is a value like any other. `ignore`: slots whose gold or predicted value it is are left
-    out, as some published scores do."""
+    """`strict`: don't-care is a value like any other. `ignore`: slots whose gold or predicted value it is are
+    left out, as some published scores do."""
     missing: Literal["wrong", "skip"] = "wrong"
     """What a gold turn without any prediction is: a wrong turn, or one that is not scored."""
     drop_none: bool = False
-    """Treat `none`, `not mentioned` and empty values as an absent slot (the MultiWOZ convention). Off by default: in
-    schema-guided corpora `None` is a real value."""
+    """Treat `none`, `not mentioned` and empty values as an absent slot (the MultiWOZ convention). Off by
+    default: in schema-guided corpora `None` is a real value."""
 
     def __post_init__(self) -> None:
         for name, choices in (("dontcare", ("strict", "ignore")), ("missing", ("wrong", "skip"))):
@@ -83,7 +83,7 @@ class TurnScore:
     dialogue_id: str
     turn: int
     outcome: Outcome
-    """`scored`; `unparsed`: the prediction is None; `missing`: there is none; `unknown`: the gold state is None."""
+    """`unparsed`: the prediction is None; `missing`: there is none; `unknown`: the gold state is None."""
     counts: bool
     """Whether the turn is in the denominator."""
     is_correct: bool = False
@@ -245,7 +245,7 @@ def _score(
 def _accepted(
     name: str, turn: int, state: DialogueState, ignored: frozenset[str]
 ) -> dict[_Slot, frozenset[str]]:
-    """Return the values that are right for each gold slot; slots of which every value is ignored are left out."""
+    """Return the right values of each gold slot; a slot of which every value is ignored is left out."""
     accepted: dict[_Slot, frozenset[str]] = {}
     for triplet in state:
         slot = (_text(triplet.domain), _text(triplet.slot))
@@ -260,7 +260,7 @@ def _accepted(
 def _predicted(
     state: DialogueState, accepted: Mapping[_Slot, frozenset[str]], ignored: frozenset[str]
 ) -> set[tuple[_Slot, str]]:
-    """Return the predicted triplets that count: an ignored value does only where the gold lists it beside others."""
+    """Return the predicted triplets that count; an ignored value does if the gold lists it beside others."""
     found = set()
     for triplet in state:
         slot, value = (_text(triplet.domain), _text(triplet.slot)), _value(triplet.value)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,8 @@ def fit_bot(
                 stack=stack,
                 split=experiment.split,
                 schema=experiment.corpus.schema,
-                settings=settings,
+                # The checkpoint outlives the fit until the model is on disk and in the report.
+                settings=replace(settings, keep_checkpoints=True),
                 max_length=backbone.max_length,
                 checkpoint_dir=directory.checkpoints,
                 seed=experiment.seed,
@@ -165,18 +166,22 @@ def fit_bot(
             tokens = result.tokens_trained
         save_model(loaded.model, loaded.tokenizer, directory.model)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        made = {"weights_sha256": weights_sha256(directory.model), "seconds": seconds, "tokens_trained": tokens}
+        made = {
+            "weights_sha256": weights_sha256(directory.model),
+            "seconds": seconds,
+            "tokens_trained": tokens,
+        }
         report = report.model_copy(
             update={"run": report.run.model_copy(update={**made, "device": device}), "data": data}
         )
         directory.write_report(report)
+    if not settings.keep_checkpoints:
+        shutil.rmtree(directory.checkpoints, ignore_errors=True)
     target = target_of(config, directory.model, config["inference"], name=experiment.name)
     return stack.guard(target), report
 
 
-def target_of(
-    config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str
-) -> Target:
+def target_of(config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str) -> Target:
     """Load a saved model as a target; its reference is the backbone before fine-tuning.
 
     A LoRA bot is its own reference, with the adapter off; an untrained bot has none.
@@ -232,6 +237,8 @@ def measure_bot(
     utility = measure_utility(
         target, experiment.split.nonmembers, experiment.corpus.database, settings, seed=experiment.seed
     )
+    if utility.rows:
+        directory.write_records("utility", utility.rows, reveal=experiment.reveal)
     seconds = report.run.seconds | {"utility": time.perf_counter() - started}
     report = report.model_copy(
         update={

@@ -1,14 +1,15 @@
-"""Run a bot over dialogues: the states it tracks, the answers it gives, and how well it predicts the gold text.
+"""Run a bot over dialogues: the states it tracks, what it answers, and how well it predicts the gold text.
 
-Guarantees: decoding is greedy; the history is gold utterances, everything after it is the bot's own: the database is
-asked with the predicted state and the previous predicted state, and actions and response are continued from there. A
-state that was cut or cannot be read is None, which every score counts as wrong; for what follows it the bot goes on
-with its last readable state of the dialogue, as a deployed one would.
+Guarantees: decoding is greedy; the history is gold utterances, everything after it is the bot's own: the
+database is asked with the predicted state and the previous predicted state, and actions and response are
+continued from there. A state that was cut or cannot be read is None, which every score counts as wrong; for
+what follows it the bot goes on with its last readable state of the dialogue, as a deployed one would.
 
-What voids it: a target that ignores the decoding it is given. A state cut exactly after a closing bracket cannot be
-told from a finished one; its missing domains count as missed.
+What voids it: a target that ignores the decoding it is given. A state cut exactly after a closing bracket
+cannot be told from a finished one; its missing domains count as missed.
 
-The text layout is `hushbot.prompts`'; each stage is one call of `target.sample` over all turns of all dialogues.
+The text layout is `hushbot.prompts`'; each stage is one call of `target.sample` over all turns of all
+dialogues.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def track_responses(
 
 
 def gold_log_likelihood(target: Target, dialogues: Sequence[Dialogue]) -> list[tuple[float, int]]:
-    """Return, per dialogue, the summed log-probability of its known gold states and the number of their tokens.
+    """Return each dialogue's summed log-probability of its known gold states, and their number of tokens.
 
     Raises:
         AuditError: The target cannot score, or a score is not finite.

@@ -153,7 +153,14 @@ def _draw(axis: object, row: ArmRow, attack: str, utility: str, colour: str) -> 
     if at is None or leak is None or at.value is None or leak.value is None:
         return
     axis.errorbar(  # type: ignore[attr-defined]
-        [at.value], [leak.value], xerr=_bars(at), yerr=_bars(leak), fmt="o", color=colour, capsize=3, label=row.arm
+        [at.value],
+        [leak.value],
+        xerr=_bars(at),
+        yerr=_bars(leak),
+        fmt="o",
+        color=colour,
+        capsize=3,
+        label=row.arm,
     )
     for label in ("nonmembers", "base"):
         control = row.numbers.get(f"{attack}/{label}")

@@ -1,17 +1,17 @@
 """How useful a bot is: the states it tracks, its answers, and how well it predicts the gold text.
 
-Guarantees: every number is an `Estimate` whose interval resamples dialogues; what could not be measured has value None
-and says why in `method`, never 0; the protocol beside the numbers names every rule and every place where gold text was
-shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in `hushbot.evaluation.tracking`.
+Guarantees: every number is an `Estimate` whose interval resamples dialogues; what could not be measured has
+value None and says why in `method`, never 0; the protocol beside the numbers names every rule and every place
+where gold text was shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in
+`hushbot.evaluation.tracking`.
 
-What voids comparability with published numbers: BLEU is taken on plain (not delexicalised) text against the corpus'
-one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own tokenizer, and lower
-is better for it alone.
+What voids comparability with published numbers: BLEU is taken on plain (not delexicalised) text against the
+corpus' one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own
+tokenizer, and lower is better for it alone.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def measure_utility(
     *,
     seed: int,
 ) -> UtilityResult:
-    """Run a bot over dialogues and measure what it is worth; a failing target gives no number, never a low one."""
+    """Run a bot over dialogues and measure its worth; a failing target gives no number, never a low one."""
     settings = settings or UtilitySettings()
     chosen = _choose(dialogues, settings.max_dialogues, seed)
     tracked, failures = _run(target, chosen, database, settings, seed)
@@ -126,7 +126,7 @@ def measure_utility(
 
 
 def perplexity(sums: Sequence[tuple[float, int]], *, seed: int) -> Estimate:
-    """Return exp of minus the mean log-probability per token, from each dialogue's sum and number of tokens."""
+    """Return exp of minus the mean log-probability per token, from each dialogue's sum and token count."""
     rows = np.array([row for row in sums if row[1] > 0], dtype=np.float64)
     if not len(rows):
         return _not_measured("no dialogue has a known gold state")
@@ -142,7 +142,7 @@ def perplexity(sums: Sequence[tuple[float, int]], *, seed: int) -> Estimate:
 
 def bleu(turns: Sequence[TrackedTurn], *, seed: int) -> Estimate:
     """Return sacrebleu's corpus score of the responses, on its scale of 0 to 100; `n` counts responses."""
-    from sacrebleu.metrics import BLEU  # not at the top: states can be scored without it
+    from sacrebleu.metrics.bleu import BLEU  # not at the top: states can be scored without it
 
     pairs: dict[str, list[tuple[str, str]]] = {}
     for turn in turns:
@@ -237,7 +237,7 @@ def _protocol(
         "responses": settings.responses,
         "reference": "the corpus' own response, plain text, one reference",
         "bleu": "sacrebleu corpus score, 0 to 100, tokenizer 13a, case kept, exponential smoothing",
-        "perplexity": "gold state lines given gold history, per token of the target's tokenizer; lower is better",
+        "perplexity": "gold state lines after gold history, per token of the target's own; lower is better",
         "interval": "percentile bootstrap over dialogues",
     }
 

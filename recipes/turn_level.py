@@ -1,13 +1,15 @@
 """Turn-level modelling: one training example per turn, the way most task bots are trained.
 
-Guarantees: a turn whose state and response are known gives one example, its history followed by state, database line,
-actions and response; the loss is taken on state, actions and response only. A turn whose state the corpus does not know
-gives none (an unknown state is not an empty one); a turn without a response ends after its state.
+Guarantees: a turn whose state and response are known gives one example, its history followed by state,
+database line, actions and response; the loss is taken on state, actions and response only. A turn whose state
+the corpus does not know gives none (an unknown state is not an empty one); a turn without a response ends
+after its state.
 
-This is the baseline the hardened recipes are compared with: a dialogue of T turns repeats its first state up to T times
-inside later ones, which is what makes it easy to memorise.
+This is the baseline that hardened recipes are compared with: a dialogue of T turns repeats its first state
+inside up to T accumulated ones, which is what makes it easy to memorise.
 
-Source: section III of the paper on training-data leakage of task bots (turn-level against dialogue-level modelling).
+Source: the layout of end-to-end task bots in the SimpleTOD and SOLOIST line, as the extraction paper trains
+them.
 """
 
 from __future__ import annotations

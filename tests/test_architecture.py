@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"},
-    {"training", "targets", "corpora", "run", "composition", "launching"},
+    {"training", "targets", "corpora", "run", "composition", "launching", "storage"},
     {"recipes", "attacks"},
     {"evaluation"},
     {"commands"},

@@ -25,8 +25,12 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides, such as recipe=turn_level seed=1")]
-Trust = Annotated[list[str] | None, typer.Option(help="A package outside hushbot that a `_target_` may come from")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Configuration overrides, such as recipe=turn_level seed=1")
+]
+Trust = Annotated[
+    list[str] | None, typer.Option(help="A package outside hushbot that a `_target_` may come from")
+]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder with your own configuration groups")]
 
 

@@ -22,7 +22,11 @@ from hushbot.errors import ConfigError, HushbotError
 
 STACKED_GROUPS = ("recipe", "attack")
 """Groups of which several options may be chosen at once."""
-UNHASHED_KEYS = frozenset({"run", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"})
+_NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
+"""Lines of a Hydra error that mislead or say nothing to a user."""
+UNHASHED_KEYS = frozenset(
+    {"run", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"}
+)
 """Top-level keys that change where or how a run happens, not what it measures."""
 
 
@@ -63,33 +67,47 @@ def spell_stack(override: str) -> str:
 
 
 def explain(error: BaseException, name: str) -> str:
-    """Put a Hydra error in our words: the whole cause chain, a near miss if there is one, no "append" hint."""
+    """Put a Hydra error in our words: what is wrong along the cause chain, and what was probably meant."""
     lines: list[str] = []
     link: BaseException | None = error
     while link is not None:
         for line in str(link).splitlines():
-            text = line.strip()
-            if text and "append" not in text and "HYDRA_FULL_ERROR" not in text and text not in lines:
+            text = re.sub(r"^In '[^']*': ", "", line.strip().rstrip("."))
+            if text and not _NOISE.search(text) and text not in lines:
                 lines.append(text)
         link = link.__cause__
-    message = "; ".join(lines[:6]).replace("Could not override", "unknown key")
-    missed = re.search(r"(?:[Kk]ey|override|find) '([\w./]+)'", message)
+    message = "; ".join(lines).replace("Could not override", "unknown key")
+    if (key := getattr(error, "full_key", None)) and key not in message:
+        message = f"{key}: {message}"
+    missed = re.search(r"(?:unknown key|load) '([\w./]+)'", message)
     if missed and (guess := _near_miss(missed[1], name)):
-        message += f". Did you mean `{guess}`?"
-    return f"configuration: {message}. `hushbot ls` lists what can be chosen, `hushbot validate` checks"
+        message += f"; did you mean `{guess}`?"
+    return f"{message} (`hushbot ls` lists what can be chosen)"
 
 
 def _near_miss(word: str, name: str) -> str | None:
-    from rapidfuzz import process
+    from rapidfuzz import fuzz, process
 
-    words = {path.stem for path in config_files()} | set(_keys_of(config_root() / f"{name}.yaml"))
-    words |= {str(path.relative_to(config_root()).with_suffix("")) for path in config_files()}
-    match = process.extractOne(word, sorted(words), score_cutoff=75)
+    words = set(_keys(config_root() / f"{name}.yaml")) | set(_keys(config_root() / "train.yaml"))
+    for path in config_files():
+        if path.parent != config_root():
+            group = path.parent.name
+            words |= {group, f"{group}/{path.stem}", *(f"{group}.{key}" for key in _keys(path))}
+    match = process.extractOne(word, sorted(words), scorer=fuzz.ratio, score_cutoff=70)
     return None if match is None else str(match[0])
 
 
-def _keys_of(path: Path) -> list[str]:
-    return re.findall(r"^\s*([a-z_]+):", path.read_text(encoding="utf-8"), flags=re.MULTILINE) if path.exists() else []
+def _keys(path: Path) -> Iterator[str]:
+    """Yield the dotted keys of a configuration file."""
+    import yaml
+
+    def walk(node: object, prefix: str) -> Iterator[str]:
+        if isinstance(node, Mapping):
+            for key, value in node.items():
+                yield f"{prefix}{key}"
+                yield from walk(value, f"{prefix}{key}.")
+
+    yield from walk(yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None, "")
 
 
 def config_root() -> Path:
@@ -116,7 +134,9 @@ def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[
         target = str(node["_target_"])
         if not any(target.startswith(f"{package}.") for package in ("hushbot", *trust)):
             package = target.split(".")[0]
-            problems.append(f"{key}._target_={target!r} lies outside hushbot; name it with `--trust {package}`")
+            problems.append(
+                f"{key}._target_={target!r} lies outside hushbot; name it with `--trust {package}`"
+            )
             continue
         try:
             component = locate(target)

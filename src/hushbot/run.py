@@ -8,12 +8,12 @@
 
 Guarantees:
 
-* `config.yaml` and `manifest.json` are there before anything is trained, and an existing one that differs is refused:
-  nobody becomes a member after the fact.
+* `config.yaml` and `manifest.json` are there before anything is trained, and an existing one that differs is
+  refused: nobody becomes a member after the fact.
 * A file is there whole or not at all: it is written beside its place, synced, and moved in one step.
 * Two processes never write one run directory: `create` holds a lock until it is closed or the process ends.
-* No NaN or infinity reaches a report; records are masked unless `reveal` is asked for, and then the directory is
-  closed to other users (mode 0700).
+* No NaN or infinity reaches a report; records are masked unless `reveal` is asked for, and then the directory
+  is closed to other users (mode 0700).
 
 What voids them: editing the files by hand, and network file systems without POSIX locks.
 """
@@ -29,7 +29,6 @@ import math
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -38,18 +37,29 @@ from typing import IO, Any
 import yaml
 from pydantic import ValidationError
 
-from hushbot.errors import AuditError, ConfigError, DataError
+from hushbot.errors import AuditError, DataError
 from hushbot.masking import mask_row
+from hushbot.storage import differences, float_leaves, plain_json, read_json, write_atomically
 from hushbot.types import AuditReport
 
+__all__ = [
+    "RunDirectory",
+    "config_sha256",
+    "report_json",
+    "report_schema",
+    "versions",
+    "write_atomically",
+]
+
+# fmt: off
 PACKAGES = (
-    "hushbot torch transformers tokenizers pytorch-lightning peft opacus datasets hydra-core pydantic numpy scipy"
-    " scikit-learn pandas pyarrow sacrebleu"
-).split()
+    "hushbot", "torch", "transformers", "tokenizers", "pytorch-lightning", "peft", "opacus", "datasets",
+    "hydra-core", "pydantic", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "sacrebleu",
+)
+# fmt: on
 """Distributions whose versions a report names."""
 
 _SHOWN_DIFFERENCES = 5
-_MISSING = object()
 
 
 class RunDirectory:
@@ -73,14 +83,17 @@ class RunDirectory:
         Args:
             config: The whole resolved configuration.
             manifest: Who is a member, the canaries' coins, the hash of the data.
-            free_keys: Top-level configuration keys that may differ when a run is resumed, because they change where
-                or how it happens and not what it measures; the file keeps what it has.
+            free_keys: Top-level configuration keys that may differ when a run is resumed, because they change
+                where or how it happens and not what it measures; the file keeps what it has.
 
         Raises:
             ConfigError: The configuration holds something that JSON and YAML cannot.
             DataError: The directory belongs to another run, or another process is writing it.
         """
-        plain_config, plain_manifest = _plain(config, "the configuration"), _plain(manifest, "the manifest")
+        plain_config, plain_manifest = (
+            plain_json(config, "the configuration"),
+            plain_json(manifest, "the manifest"),
+        )
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         try:
@@ -177,7 +190,12 @@ class RunDirectory:
     @property
     def manifest(self) -> dict[str, Any]:
         """Return the manifest on disk."""
-        return _read_json(self.manifest_path)
+        return read_json(self.manifest_path)
+
+    @property
+    def run_id(self) -> str:
+        """Return a short name of the run; equal configurations share it, so a resumed run keeps its own."""
+        return config_sha256(self.config)[:12]
 
     @property
     def is_complete(self) -> bool:
@@ -224,7 +242,7 @@ class RunDirectory:
         Raises:
             DataError: There is none, or it breaks the format; names the file and the key.
         """
-        content = _read_json(self.report_path)
+        content = read_json(self.report_path)
         try:
             return AuditReport.model_validate(content)
         except ValidationError as error:
@@ -248,7 +266,8 @@ class RunDirectory:
             owner = handle.read().strip() or "unknown"
             handle.close()
             raise DataError(
-                f"{self.path} is being written by process {owner}; wait for it to end or choose another run directory"
+                f"{self.path} is being written by process {owner}; "
+                "wait for it to end or choose another run directory"
             ) from error
         handle.truncate(0)
         handle.write(str(os.getpid()))
@@ -273,14 +292,9 @@ def config_sha256(config: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: The configuration holds something that JSON cannot.
     """
-    plain = _plain(config, "the configuration")
+    plain = plain_json(config, "the configuration")
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def run_id(config: Mapping[str, Any]) -> str:
-    """Return a short name for a run: equal configurations have equal names, so a resumed run keeps its own."""
-    return config_sha256(config)[:12]
 
 
 def versions() -> dict[str, str]:
@@ -298,7 +312,7 @@ def report_json(report: AuditReport) -> str:
     Raises:
         AuditError: A number is NaN or infinite, or a value is none that JSON has; names the key.
     """
-    for key, value in _numbers(report.model_dump(), ""):
+    for key, value in float_leaves(report.model_dump()):
         if not math.isfinite(value):
             raise AuditError(
                 f"report.json: {key}={value} is no finite number; write null and say why in the notes"
@@ -319,28 +333,6 @@ def report_schema() -> str:
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put a file in place whole or not at all, surviving a crash at any moment."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.chmod(
-            name, 0o644
-        )  # a temporary file is private by default, which would hide the report from the group
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def _parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> bytes:
     import pyarrow as pa  # not at the top: reading a report needs no parquet
     import pyarrow.parquet as pq
@@ -359,72 +351,17 @@ def _parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> bytes:
     return sink.getvalue()
 
 
-def _plain(value: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a copy in JSON's own types, so that what is compared with a file is what the file can hold."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        text.encode()  # refuses half a surrogate pair, which no file can hold
-        plain: dict[str, Any] = json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{what} cannot be stored: {error}; use plain numbers, texts, lists and mappings"
-        ) from error
-    return plain
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON number")
-
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist; the run has not come that far") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}; restore it or start a new run") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds no JSON object; restore it or start a new run")
-    return content
-
-
 def _without(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in keys}
 
 
 def _refuse_difference(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differences = list(_differences(found, wanted, ""))
-    if not differences:
+    changes = list(differences(found, wanted))
+    if not changes:
         return
-    shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
-    more = len(differences) - _SHOWN_DIFFERENCES
+    shown = "; ".join(changes[:_SHOWN_DIFFERENCES])
+    more = len(changes) - _SHOWN_DIFFERENCES
     raise DataError(
         f"{path} belongs to another run: {shown}{f' and {more} more' if more > 0 else ''}; "
         "choose another run directory, or delete this one to start again"
     )
-
-
-def _differences(found: Any, wanted: Any, key: str) -> Iterator[str]:
-    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        for name in dict.fromkeys((*found, *wanted)):
-            inner = f"{key}.{name}" if key else str(name)
-            yield from _differences(found.get(name, _MISSING), wanted.get(name, _MISSING), inner)
-    elif found != wanted or type(found) is not type(wanted):
-        yield f"{key} is {_short(found)} there and {_short(wanted)} now"
-
-
-def _short(value: Any) -> str:
-    if value is _MISSING:
-        return "absent"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _numbers(value: Any, key: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _numbers(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, (list, tuple)):
-        for i, inner in enumerate(value):
-            yield from _numbers(inner, f"{key}.{i}")
-    elif isinstance(value, float):
-        yield key, value

@@ -179,30 +179,24 @@ def tpr_at_fpr(
     """
     if not 0 < fpr < 1:
         raise ValueError(f"fpr={fpr!r} is outside (0, 1); 0.01 is usual")
-    member_clusters, nonmember_clusters, calibration_clusters = clusters or (None, None, None)
-    negatives = _Sides.of(
-        nonmember_scores if calibration is None else calibration,
-        nonmember_scores,
-        (nonmember_clusters if calibration is None else calibration_clusters, nonmember_clusters),
-    )
-    positives = _Sides.of(member_scores, negatives.members, (member_clusters, None))
-    reference, nonmembers, members = negatives.members, negatives.nonmembers, positives.members
+    members = finite_array("member scores", member_scores)
+    nonmembers = finite_array("non-member scores", nonmember_scores)
+    names = clusters or (None, None, None)
+    groups = (group(names[0], len(members)), group(names[1], len(nonmembers)))
+    reference, reference_groups = nonmembers, groups[1]
+    if calibration is not None:
+        reference = finite_array("calibration scores", calibration)
+        reference_groups = group(names[2], len(reference))
     counts = (len(members), len(nonmembers), len(reference))
-    n_independent = min(n_groups(groups) for groups in negatives.groups)
-    needed = math.ceil(1 / fpr - 1e-9)
-    if n_independent < needed or not len(members):
-        found = (
-            f"{n_independent} independent non-members, {needed} needed for a false-positive rate of {fpr:g}"
-        )
-        refusal = unmeasured(
-            "no members" if not len(members) else found, level=bootstrap.level, n=len(members)
-        )
-        return OperatingPoint(refusal, None, refusal.model_copy(update={"n": len(nonmembers)}), fpr, *counts)
-    sides = _Sides(members, reference, (positives.groups[0], negatives.groups[0]))
+    refusal = _refusal(len(members), min(n_groups(groups[1]), n_groups(reference_groups)), fpr)
+    if refusal:
+        missing = unmeasured(refusal, level=bootstrap.level)
+        return OperatingPoint(missing, None, missing, fpr, *counts)
+    sides = _Sides(members, reference, (groups[0], reference_groups))
     drawn = sides.estimate(_weighted_tpr(members, reference, fpr), (0.0, 1.0), bootstrap)
     threshold = float(np.sort(reference)[::-1][_n_allowed(fpr, len(reference))])
-    realised = _share_above(nonmembers, threshold, negatives.groups[1], bootstrap.level)
-    exact = _share_above(members, threshold, positives.groups[0], bootstrap.level)
+    realised = _share_above(nonmembers, threshold, groups[1], bootstrap.level)
+    exact = _share_above(members, threshold, groups[0], bootstrap.level)
     return OperatingPoint(_hull(drawn, exact), threshold, realised, fpr, *counts)
 
 
@@ -283,6 +277,15 @@ def _weighted_tpr(
         return float(member_weights[beats_from <= chosen].sum() / member_weights.sum())
 
     return value
+
+
+def _refusal(n_members: int, n_independent: int, fpr: float) -> str:
+    """Return why an operating point cannot be measured; empty when it can."""
+    needed = math.ceil(1 / fpr - 1e-9)
+    if n_members and n_independent >= needed:
+        return ""
+    found = f"{n_independent} independent non-members, {needed} needed for a false-positive rate of {fpr:g}"
+    return found if n_members else "no members"
 
 
 def _n_allowed(fpr: float, n: int) -> int:

@@ -64,4 +64,6 @@ def start_token(tokenizer: Any) -> int:
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
-    raise ConfigError("backbone: the tokenizer has neither a BOS nor an EOS token; set one in its tokenizer_config.json")
+    raise ConfigError(
+        "backbone: the tokenizer has neither a BOS nor an EOS token; set one in its tokenizer_config.json"
+    )

@@ -137,7 +137,11 @@ class Decoding:
 
     def __post_init__(self) -> None:
         for name, ok, rule in (
-            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "finite and at least 0"),
+            (
+                "temperature",
+                math.isfinite(self.temperature) and self.temperature >= 0,
+                "finite and at least 0",
+            ),
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
             ("repetition_penalty", self.repetition_penalty > 0, "positive"),

@@ -40,9 +40,7 @@ CHANCE: dict[str, Callable[[AttackResult], float | None]] = {
 
 def load(path: Path) -> dict[str, Attack]:
     """Instantiate a configuration as the command line does."""
-    config = OmegaConf.load(path)
-    for name in config:
-        config[name] = OmegaConf.merge(config[name], SMALL.get(str(name), {}))
+    config = OmegaConf.merge(OmegaConf.load(path), {path.stem: SMALL.get(path.stem, {})})
     attacks: dict[str, Attack] = hydra.utils.instantiate(config, _convert_="all")
     return attacks
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hushbot.attacks import state_candidates
+from hushbot.attacks.state_candidates import Candidate, Harvest, read_candidates, score_candidates
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hushbot.attacks import state_candidates
-from hushbot.attacks.state_candidates import Candidate, Harvest, read_candidates, score_candidates
 from hushbot.types import SlotValue
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from hushbot.attacks.state_extraction import UntargetedExtraction, take_sides
+
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.schema import Schema
@@ -69,8 +69,9 @@ def attack(target: Any, split: AuditSplit = SPLIT, *, k: int = 20) -> AttackResu
 
 
 def estimate(group: Any, name: str) -> Estimate:
-    assert isinstance(group[name], Estimate)
-    return group[name]
+    found = group[name]
+    assert isinstance(found, Estimate)
+    return found
 
 
 def test_a_bot_that_ranks_members_first_leaks_by_hand() -> None:

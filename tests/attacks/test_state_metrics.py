@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hushbot.attacks.state_metrics import (
     StateIndex,
     extraction_metrics,
@@ -15,6 +14,10 @@ from hushbot.attacks.state_metrics import (
     paired_differences,
     randomisation_p,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hushbot.corpora.multiwoz import load_multiwoz
 from hushbot.types import Dialogue, DialogueState, Estimate, Metric, SlotValue, Turn
 
 
@@ -158,7 +161,40 @@ def test_randomisation_p_equals_the_share_of_all_deals() -> None:
     assert p == pytest.approx(1 / math.comb(4, 2), abs=0.02)
 
 
+def test_bots_that_know_nothing_of_the_split_are_accused_no_more_often_than_the_test_allows() -> None:
+    # Each bot knows twelve people by heart, whoever they are, and says five parts of each one's states. It is
+    # accused by chance where nine of the twelve or more are members.
+    accused = []
+    for trial in range(100):
+        people = random.Random(trial).sample(range(40), 40)
+        known = [frozenset({str(person)}) for person in range(12)] * 5
+        members = {str(person) for person in people[:20]}
+        p = randomisation_p(
+            [holders & members for holders in known],
+            [holders - members for holders in known],
+            20,
+            seed=trial,
+            n_draws=200,
+        )
+        accused.append(p <= 0.05)
+        assert not accused[-1] or len(members & {str(person) for person in range(12)}) >= 9
+    assert 1 <= sum(accused) <= 10
+
+
 def test_a_state_that_both_sides_hold_is_no_evidence() -> None:
     both = [frozenset({"m0", "n0"})]
     assert randomisation_p([frozenset({"m0"})], [frozenset({"n0"})], 10, seed=0) > 0.5
     assert paired_differences([2], [bool(both)], [bool(both)])["state_precision"].value == 0
+
+
+@pytest.mark.shared
+def test_the_chance_line_of_multiwoz_is_reproduced(shared_dir: Path) -> None:
+    # Measured independently: the share (in %) of distinct test states that a validation state contains.
+    folder = shared_dir / "data" / "multiwoz21"
+    truth = StateIndex.of(load_multiwoz(folder / "val.json.zip").dialogues)
+    turns = (turn for d in load_multiwoz(folder / "test.json.zip").dialogues for turn in d.turns)
+    metrics = extraction_metrics(list({normalise_state(turn.state) for turn in turns if turn.state}), truth)
+    by_size = [metrics[f"state_precision/n={n}"] for n in range(1, 8)]
+    percentages = [round(100 * (value_of(metric) or 0), 1) for metric in by_size]
+    assert percentages == [91.6, 62.6, 46.3, 14.9, 5.0, 0.9, 0.0]
+    assert (metrics["states"], metrics["extracted_states"]) == (798, 4223)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hushbot.masking import mask_row, mask_state, mask_text, mask_value
@@ -103,11 +103,13 @@ def test_a_row_is_masked_but_for_numbers_and_naming_columns() -> None:
     assert row == before
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=5))
 def test_a_short_value_never_shows(value: str) -> None:
     assert mask_value(value) == f"***({len(value)})"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_whatever_stands_around_a_value_it_does_not_survive(before: str, after: str) -> None:
     assert "secretive" not in mask_text(f"{before} Hotel(name=secretive) {after}")

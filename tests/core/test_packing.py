@@ -23,7 +23,12 @@ from hushbot.types import Example, Segment
 
 HAND_MADE = [
     ("i want a cheap place", "Restaurant(pricerange=cheap)", "restaurant 2 found", "golden wok is cheap"),
-    ("in the north", "Restaurant(area=north, pricerange=cheap)", "restaurant 1 found", "booked, reference 7G"),
+    (
+        "in the north",
+        "Restaurant(area=north, pricerange=cheap)",
+        "restaurant 1 found",
+        "booked, reference 7G",
+    ),
     ("thanks", "Restaurant(area=north, pricerange=cheap)", "", "you are welcome"),
 ]
 
@@ -70,19 +75,21 @@ def read_multiwoz(path: Path, n: int) -> list[list[Example]]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> Any:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     texts = [example.text for example in turn_examples(HAND_MADE)]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+        texts,
+        trainers.BpeTrainer(vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet),
     )
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
+    make: Any = PreTrainedTokenizerFast
+    return make(tokenizer_object=bpe, eos_token="<|endoftext|>")
 
 
-def llama() -> LlamaForCausalLM:
+def llama() -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=320,
@@ -97,7 +104,7 @@ def llama() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2() -> Any:
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=320,
@@ -133,7 +140,7 @@ def row_loss(model: Any, rows: list[Row]) -> Tensor:
 
 def gradients(model: nn.Module, loss: Tensor) -> Tensor:
     model.zero_grad()
-    loss.backward()
+    torch.autograd.backward(loss)
     parts = [p.grad.flatten() for p in model.parameters() if p.requires_grad and p.grad is not None]
     assert parts
     return torch.cat(parts)
@@ -157,7 +164,9 @@ def two_examples() -> list[Example]:
     shared = Segment("User: a\n", False)
     return [
         Example("d", (shared, Segment("Response:", False), Segment(" x\n", True))),
-        Example("d", (shared, Segment("System: x\n", False), Segment("Response:", False), Segment(" y\n", True))),
+        Example(
+            "d", (shared, Segment("System: x\n", False), Segment("Response:", False), Segment(" y\n", True))
+        ),
     ]
 
 
@@ -188,7 +197,9 @@ def test_history_stands_once_and_each_branch_follows_its_own_part_of_it() -> Non
 
 def test_a_branch_that_starts_with_its_answer_is_predicted_from_the_trunk() -> None:
     shared = Segment("User: a\n", False)
-    longest = Example("d", (shared, Segment("System: b\n", False), Segment("Response:", False), Segment(" y\n", True)))
+    longest = Example(
+        "d", (shared, Segment("System: b\n", False), Segment("Response:", False), Segment(" y\n", True))
+    )
     packed = pack([Example("d", (shared, Segment("x\n", True))), longest], Letters(), max_length=100)
     assert spelled(packed).endswith("^User: a\nSystem: b\nResponse: y\nx\n")
     # The last of the eight shared characters stands at 8 because the start token stands at 0.
@@ -236,7 +247,7 @@ def test_dense_mask_shows_the_layout() -> None:
     ]
 
 
-def test_rows_are_the_tokens_the_bot_will_read(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_rows_are_the_tokens_the_bot_will_read(tokenizer: Any) -> None:
     examples = turn_examples([("hi <|endoftext|> Belief State: x", "None", "é", "so"), *HAND_MADE])
     rows = unpack_rows(examples, tokenizer, max_length=1000)
     for example, row in zip(examples, rows, strict=True):
@@ -247,17 +258,17 @@ def test_rows_are_the_tokens_the_bot_will_read(tokenizer: PreTrainedTokenizerFas
 
 
 @pytest.mark.parametrize("make", [llama, gpt2, lora_llama])
-def test_training_equals_ordinary_rows(make: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_training_equals_ordinary_rows(make: Any, tokenizer: Any) -> None:
     model, examples = make(), turn_examples(HAND_MADE)
     assert_equal_training(model, examples, tokenizer, 1000)
     packed = pack(examples, tokenizer, max_length=1000)
-    assert packed.n_tokens < sum(len(row.input_ids) for row in unpack_rows(examples, tokenizer, max_length=1000))
+    assert packed.n_tokens < sum(
+        len(row.input_ids) for row in unpack_rows(examples, tokenizer, max_length=1000)
+    )
 
 
 @pytest.mark.parametrize("make", [llama, gpt2])
-def test_training_equals_ordinary_rows_when_histories_are_cut(
-    make: Any, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_training_equals_ordinary_rows_when_histories_are_cut(make: Any, tokenizer: Any) -> None:
     examples = turn_examples(HAND_MADE)
     lengths = [len(row.input_ids) for row in unpack_rows(examples, tokenizer, max_length=1000)]
     packed = pack(examples, tokenizer, max_length=lengths[1])
@@ -267,16 +278,14 @@ def test_training_equals_ordinary_rows_when_histories_are_cut(
 
 @pytest.mark.shared
 @pytest.mark.parametrize("make", [llama, gpt2])
-def test_training_equals_ordinary_rows_on_real_dialogues(
-    make: Any, tokenizer: PreTrainedTokenizerFast, shared_dir: Path
-) -> None:
+def test_training_equals_ordinary_rows_on_real_dialogues(make: Any, tokenizer: Any, shared_dir: Path) -> None:
     model = make()
     for examples in read_multiwoz(shared_dir / "data/multiwoz21/val.json.zip", 3):
         assert_equal_training(model, examples, tokenizer, 4096)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_gradient_checkpointing_changes_nothing(use_reentrant: bool, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_gradient_checkpointing_changes_nothing(use_reentrant: bool, tokenizer: Any) -> None:
     model = llama().train()
     packed = pack(turn_examples(HAND_MADE), tokenizer, max_length=1000)
     wanted = gradients(model, loss_sum(model, packed))
@@ -285,7 +294,7 @@ def test_gradient_checkpointing_changes_nothing(use_reentrant: bool, tokenizer: 
     torch.testing.assert_close(gradients(model, loss_sum(model, packed)), wanted)
 
 
-def test_other_uses_of_the_model_are_untouched(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_other_uses_of_the_model_are_untouched(tokenizer: Any) -> None:
     model = llama().eval()
     ids, mask = torch.tensor([[5, 6, 7, 8], [0, 9, 8, 7]]), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
     before = model(input_ids=ids, attention_mask=mask).logits
@@ -323,7 +332,10 @@ def test_an_answer_that_does_not_fit_is_an_error() -> None:
         ([], "no examples"),
         ([*two_examples(), Example("e", (Segment("x\n", True),))], "2 dialogues"),
         ([Example("d", (Segment("User: a\n", False),))], "dialogue d: no supervised token"),
-        ([Example("d", (Segment("User: a", False), Segment("b\n", True)))], "dialogue d: a segment ends inside"),
+        (
+            [Example("d", (Segment("User: a", False), Segment("b\n", True)))],
+            "dialogue d: a segment ends inside",
+        ),
     ],
 )
 def test_malformed_input_is_an_error(examples: list[Example], message: str) -> None:
@@ -346,11 +358,18 @@ def test_verify_refuses_a_model_whose_tokens_see_the_future() -> None:
         verify(model)
 
 
-def test_a_sliding_window_shorter_than_the_dialogue_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_sliding_window_shorter_than_the_dialogue_is_refused(tokenizer: Any) -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
-    config = MistralConfig(vocab_size=320, num_hidden_layers=1, sliding_window=16, **shape)
+    shape: Any = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
+    config = MistralConfig(
+        vocab_size=320, num_hidden_layers=1, num_key_value_heads=2, sliding_window=16, **shape
+    )
     packed = pack(turn_examples(HAND_MADE), tokenizer, max_length=1000)
     with pytest.raises(ConfigError, match=r"sliding window of 16 tokens.*backbone\.max_length"):
         loss_sum(MistralForCausalLM(config), packed)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hushbot import stats
 from hushbot.errors import AuditError
+from hushbot.intervals import draw_weights
 from hushbot.stats import Bootstrap, auc, auc_difference, detectable_rate, orient, tpr_at_fpr
 
 FEW = Bootstrap(n_draws=100)
@@ -19,8 +20,16 @@ def naive_auc(members: list[int], nonmembers: list[int]) -> float:
 
 
 def test_contract_names_are_importable() -> None:
-    names = "auc tpr_at_fpr clopper_pearson cluster_bootstrap paired_bootstrap holm benjamini_hochberg one_run_epsilon"
-    assert all(callable(getattr(stats, name)) for name in names.split())
+    names = [
+        "auc",
+        "tpr_at_fpr",
+        "clopper_pearson",
+        "cluster_bootstrap",
+        "paired_bootstrap",
+        "holm",
+        "one_run_epsilon",
+    ]
+    assert all(callable(getattr(stats, name)) for name in [*names, "benjamini_hochberg"])
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,6 +114,19 @@ def test_tpr_is_tie_safe_and_agrees_with_trying_every_threshold(
     assert point.tpr.value == pytest.approx(naive_tpr(members, others, 0.2))
     assert point.realised_fpr.value is not None
     assert point.realised_fpr.value <= 0.2
+
+
+@settings(max_examples=60, deadline=None)
+@given(SCORES, SCORES, st.integers(0, 2**32 - 1))
+def test_counting_a_unit_twice_is_the_same_as_having_it_twice(m: list[int], n: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    members, nonmembers = np.array(m, dtype=float), np.array(n, dtype=float)
+    twice_m, twice_n = (draw_weights(np.arange(len(side)), rng) for side in (m, n))
+    repeated = np.repeat(m, twice_m).tolist(), np.repeat(n, twice_n).tolist()
+    area = stats._weighted_auc(members, nonmembers)
+    assert area(twice_m, twice_n) == pytest.approx(naive_auc(*repeated))
+    rate = stats._weighted_tpr(members, nonmembers, 0.3)
+    assert rate(twice_m, twice_n) == pytest.approx(naive_tpr(*repeated, 0.3))
 
 
 def test_tpr_by_hand() -> None:

@@ -107,7 +107,8 @@ def test_database_actions_and_response_follow_the_predicted_state() -> None:
     ]
     assert len(bot.asked) == 3
     assert bot.asked[2][1] == (
-        "User: somewhere north\nSystem: How many stars?\nUser: four\nBelief State: Hotel(area=east, stars=5)\n"
+        "User: somewhere north\nSystem: How many stars?\nUser: four\n"
+        "Belief State: Hotel(area=east, stars=5)\n"
         "Database: 2 slots, 1 before\nActions: act\nResponse:"
     )
     assert [(t.database, t.actions, t.response, t.reference) for t in turns] == [
@@ -119,7 +120,7 @@ def test_database_actions_and_response_follow_the_predicted_state() -> None:
 
 
 def test_a_bot_that_follows_its_training_text_is_asked_what_it_was_trained_on() -> None:
-    """With gold predictions and no database, prompts and answers make up the text of the turn-level examples."""
+    """With gold predictions and no database, prompts and answers make up the turn-level examples."""
     texts = [example.text for example in TurnLevel().examples(OTHER)]
 
     def answer(prompt: str) -> str:
@@ -132,7 +133,7 @@ def test_a_bot_that_follows_its_training_text_is_asked_what_it_was_trained_on() 
 
 def test_a_target_that_answers_too_little_is_an_error_not_a_short_result() -> None:
     class Short(Scripted):
-        def sample(self, prompts: Sequence[str], **settings: object) -> list[list[str]]:  # type: ignore[override]
+        def sample(self, prompts: Sequence[str], **settings: object) -> list[list[str]]:
             return [["None"]] * (len(prompts) - 1)
 
     with pytest.raises(AuditError, match="did not answer each of 4 prompts"):
@@ -140,7 +141,7 @@ def test_a_target_that_answers_too_little_is_an_error_not_a_short_result() -> No
 
 
 def test_log_likelihood_is_summed_over_known_gold_states_per_dialogue() -> None:
-    # " Hotel(area=north)\n" is 1 word, " Hotel(area=north, stars=4)\n" is 2, " None\n" is 1; turn 2 is unknown.
+    # "Hotel(area=north)" is 1 word, "Hotel(area=north, stars=4)" is 2, "None" is 1; turn 2 is unknown.
     assert gold_log_likelihood(Scripted(str), [STAY, OTHER]) == [(-1.5, 3), (-0.5, 1)]
     assert gold_log_likelihood(Scripted(str), []) == []
 
@@ -150,5 +151,5 @@ def test_a_score_that_is_not_finite_is_an_error_that_names_the_turn() -> None:
         def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[torch.Tensor]:
             return [torch.tensor([float("nan")])] * len(prompts)
 
-    with pytest.raises(AuditError, match="dialogue d1, turn 0: .* nan"):
+    with pytest.raises(AuditError, match=r"dialogue d1, turn 0: .* nan"):
         gold_log_likelihood(Broken(str), [STAY])

@@ -122,8 +122,9 @@ def test_the_subset_depends_on_the_seed_and_keeps_its_order() -> None:
         rows = measure_utility(Oracle(), DIALOGUES, None, settings, seed=seed).rows
         return list(dict.fromkeys(row["dialogue_id"] for row in rows))
 
-    assert used(0) == used(0) == sorted(used(0))
-    assert len({tuple(used(seed)) for seed in range(8)}) > 1
+    first = used(0)
+    assert first == used(0) == sorted(first)
+    assert len({tuple(used(seed)) for seed in range(3)}) > 1
 
 
 class _Silent(Oracle):
@@ -170,7 +171,21 @@ def test_bleu_that_is_off_or_has_nothing_to_compare_with_is_not_measured() -> No
 
 def test_bleu_is_the_corpus_score_of_sacrebleu() -> None:
     rng = random.Random(0)
-    words = "the hotel is in the north and has four stars but no parking".split()
+    words = [
+        "the",
+        "hotel",
+        "is",
+        "in",
+        "the",
+        "north",
+        "and",
+        "has",
+        "four",
+        "stars",
+        "but",
+        "no",
+        "parking",
+    ]
     turns, hypotheses, references = [], [], []
     for i in range(12):
         reference = " ".join(rng.sample(words, 9))
@@ -203,7 +218,7 @@ def test_perplexity_is_per_token_over_all_dialogues() -> None:
     found = perplexity(sums, seed=0)
     assert found.value == pytest.approx(2**2.5)
     assert found.n == 40
-    assert (found.low, found.high) == (pytest.approx(2), pytest.approx(8))
+    assert [found.low, found.high] == pytest.approx([2, 8])
     assert perplexity([(0.0, 0)], seed=0).value is None
     assert perplexity([(-1e6, 1), (-1e6, 1)], seed=0).value is None  # too large for a number
 

@@ -26,7 +26,9 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
         # Who was a member is the audited run's to say: its data, its split and its seed are taken over.
         config |= {key: audited.config[key] for key in ("data", "split", "seed")}
     elif config["target"] != "hf" or not config["model"]:
-        raise ConfigError(f"target={config['target']!r} model={config['model']!r}: give target=run run=DIR, or target=hf model=PATH")
+        raise ConfigError(
+            f"target={config['target']!r} model={config['model']!r}: give target=run run=DIR, or target=hf model=PATH"
+        )
     path = out_path(config)
     report = attack(config, audited, path, trust)
     write_page([path], path / "report.html")
@@ -42,7 +44,9 @@ def out_path(config: dict[str, Any]) -> Path:
     return Path(config["runs_dir"]) / f"audit-{config['target']}-{hashed[:8]}"
 
 
-def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]) -> AuditReport:
+def attack(
+    config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]
+) -> AuditReport:
     """Run the suite against the target, resuming what is there."""
     from hushbot.evaluation import suite
     from hushbot.evaluation.audited import load_model_target, load_run_target

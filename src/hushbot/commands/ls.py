@@ -29,5 +29,6 @@ def main(group: str | None) -> None:
 
 
 def summary(text: str) -> str:
-    """Return the first comment line of a configuration file."""
-    return next((line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#")), "")
+    """Return the first comment of a configuration file."""
+    comments = (line.lstrip("# ").strip() for line in text.splitlines() if line.startswith("#"))
+    return next((line for line in comments if not line.startswith("@package")), "")

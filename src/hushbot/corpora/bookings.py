@@ -39,7 +39,9 @@ class BookingsDatabase:
     def _describe(self, domain: str, state: DialogueState) -> str:
         rows = self.tables[domain]
         columns = rows[0].keys() if rows else ()
-        constraints = {t.slot: t.value for t in state if t.domain == domain and t.slot in columns and t.slot != "phone"}
+        constraints = {
+            t.slot: t.value for t in state if t.domain == domain and t.slot in columns and t.slot != "phone"
+        }
         found = matching(rows, constraints)
         name = next((column for column in ("name", "title", "doctor") if column in columns), "")
         if len(found) == 1:

@@ -216,7 +216,9 @@ def _follow_up(scene: Scene, service: str, row: Row) -> None:
     if not scene.chance(0.25):
         return
     slot = scene.pick("phone", "postcode")
-    scene.user(service, scene.pick(f"what is the {slot}?", f"can i have their {slot}?", f"and the {slot} please"), {})
+    scene.user(
+        service, scene.pick(f"what is the {slot}?", f"can i have their {slot}?", f"and the {slot} please"), {}
+    )
     scene.system(
         service,
         scene.pick(f"the {slot} is {row[slot]}.", f"sure, it is {row[slot]}."),
@@ -232,7 +234,9 @@ def _correct_time(scene: Scene, service: str) -> None:
     scene.user(
         service,
         scene.pick(
-            f"sorry, make it {scene.hour} instead", f"actually {scene.hour}, not earlier", f"change that to {scene.hour}"
+            f"sorry, make it {scene.hour} instead",
+            f"actually {scene.hour}, not earlier",
+            f"change that to {scene.hour}",
         ),
         {"time": scene.hour},
     )
@@ -268,7 +272,9 @@ def _restaurant(scene: Scene) -> None:
         ),
         {"name": row["name"], "people": (people, said), "time": scene.hour, "guest": scene.person["name"]},
     )
-    scene.book("restaurant", scene.pick("booked. your reference is {}.", "done, reference {}.", "all set: {}."))
+    scene.book(
+        "restaurant", scene.pick("booked. your reference is {}.", "done, reference {}.", "all set: {}.")
+    )
     _correct_time(scene, "restaurant")
     _follow_up(scene, "restaurant", row)
 
@@ -280,7 +286,9 @@ def _hotel(scene: Scene) -> None:
     scene.user(
         "hotel",
         scene.pick(
-            f"i need a hotel {area} {stars}", f"looking for a room {area} {stars}", f"a hotel {stars} {area} please"
+            f"i need a hotel {area} {stars}",
+            f"looking for a room {area} {stars}",
+            f"a hotel {stars} {area} please",
         ),
         wanted,
     )
@@ -382,10 +390,14 @@ def _taxi(scene: Scene) -> None:
         ),
         {"from": scene.person["home"], "to": to, "time": time},
     )
-    scene.system("taxi", scene.pick("what is your phone number?", "which phone can we call?"), ("REQUEST", "phone", ""))
+    scene.system(
+        "taxi", scene.pick("what is your phone number?", "which phone can we call?"), ("REQUEST", "phone", "")
+    )
     scene.user(
         "taxi",
-        scene.pick(f"it is {scene.person['phone']}", f"{scene.person['phone']}", f"call {scene.person['phone']}"),
+        scene.pick(
+            f"it is {scene.person['phone']}", f"{scene.person['phone']}", f"call {scene.person['phone']}"
+        ),
         {"phone": scene.person["phone"]},
     )
     scene.book("taxi", scene.pick("your taxi is {}.", "a car is on its way, code {}."))
@@ -411,7 +423,9 @@ def make_dialogue(half: str, index: int, tables: Mapping[str, Sequence[Row]], re
     rng = random.Random(f"{SEED}/{half}/{index}")
     scene = Scene(rng=rng, words=words, tables=tables, references=references, person=_person(words, rng))
     # Taxis come last: they go where the user has just booked.
-    tasks = sorted(rng.sample(sorted(TASKS), rng.choice((1, 2, 2, 2))), key=lambda t: (t == "taxi", rng.random()))
+    tasks = sorted(
+        rng.sample(sorted(TASKS), rng.choice((1, 2, 2, 2))), key=lambda t: (t == "taxi", rng.random())
+    )
     for task in tasks:
         TASKS[task](scene)
     return {"dialogue_id": f"{half}_{index:05d}", "services": sorted(scene.services), "turns": scene.turns}

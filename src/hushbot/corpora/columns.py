@@ -26,9 +26,10 @@ _SGD_ACTS = (
     *("REQUEST_ALTS", "REQ_MORE", "SELECT", "THANK_YOU"),
 )
 # Slots of MultiWOZ's acts that need not occur in any state.
-_ACT_SLOTS = frozenset({"address", "choice", "entrancefee", "name", "none", "openhours"}) | {
-    *("phone", "postcode", "price", "ref", "trainid")
-}
+_ACT_SLOTS = (
+    *("address", "choice", "entrancefee", "name", "none", "openhours"),
+    *("phone", "postcode", "price", "ref", "trainid"),
+)
 
 
 def row_form(raw: object) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def straighten_acts(rows: Iterable[Mapping[str, Any]]) -> bool:
     One vote is taken over all rows, since a single value may by chance be a slot's name (`name`, `type`).
     """
     turns = [turn for row in rows for turn in row["turns"]]
-    known = _ACT_SLOTS.union(*(_state_slots(turn) for turn in turns))
+    known = set(_ACT_SLOTS).union(*(_state_slots(turn) for turn in turns))
     acts = [turn["dialog_act"] for turn in turns if turn.get("dialog_act")]
     pairs = [pair for act in acts for listed in act.values() for pair in listed]
     reversed_votes = sum((value in known) - (slot in known) for slot, value in pairs)
@@ -80,9 +81,8 @@ def _turn(turn: Mapping[str, Any], where: str) -> dict[str, Any]:
     speaker = turn.get("speaker")
     if isinstance(speaker, int):
         row["speaker"] = _class_name(speaker, _SPEAKERS, f"{where}: speaker")
-    acts = require(turn.get("dialogue_acts") or {}, dict, f"{where}: dialogue_acts").get("dialog_act")
-    if acts is not None:
-        row["dialog_act"] = _acts(acts, where)
+    wrapped = require(turn.get("dialogue_acts") or {}, dict, f"{where}: dialogue_acts")
+    row["dialog_act"] = _acts(wrapped.get("dialog_act") or turn.get("dialog_act") or {}, where)
     return row
 
 
@@ -128,19 +128,28 @@ def _action(action: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {**action, "act": _class_name(act, _SGD_ACTS, f"{where}: act") if isinstance(act, int) else act}
 
 
-def _acts(value: object, where: str) -> dict[str, list[list[Any]]]:
-    """Return MultiWOZ's acts as act -> [slot, value] pairs."""
+def _acts(value: object, where: str) -> dict[str, list[list[str]]]:
+    """Return MultiWOZ's acts as act -> [slot, value] pairs, as new lists."""
+    acts: dict[str, list[list[str]]] = {}
     if isinstance(value, dict) and "act_type" not in value:
-        return value
-    acts: dict[str, list[list[Any]]] = {}
-    for act in records(value, f"{where}: dialog_act"):
-        pairs = records(act.get("act_slots"), f"{where}: act_slots")
-        listed = acts.setdefault(require(act.get("act_type"), str, f"{where}: act_type"), [])
-        listed.extend(
-            [require(pair.get(key), str, f"{where}: {key}") for key in ("slot_name", "slot_value")]
-            for pair in pairs
-        )
+        for act, pairs in value.items():
+            acts[act] = [_pair(pair, where) for pair in require(pairs, list, f"{where}: the act {act}")]
+        return acts
+    for record in records(value, f"{where}: dialog_act"):
+        act = require(record.get("act_type"), str, f"{where}: act_type")
+        pairs = [
+            [pair.get("slot_name"), pair.get("slot_value")]
+            for pair in records(record.get("act_slots"), where)
+        ]
+        acts.setdefault(act, []).extend(_pair(pair, where) for pair in pairs)
     return acts
+
+
+def _pair(raw: object, where: str) -> list[str]:
+    pair = [require(text, str, f"{where}: a slot or value of an act") for text in require(raw, list, where)]
+    if len(pair) != 2:
+        raise DataError(f"{where}: an act holds {pair}, not a [slot, value] pair")
+    return pair
 
 
 def _state_slots(turn: Mapping[str, Any]) -> set[str]:

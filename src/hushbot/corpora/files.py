@@ -152,14 +152,13 @@ class Problems:
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
-            raise ConfigError(
-                f"on_error={self.on_error!r} must be one of {get_args(OnError)}; set data.on_error"
-            )
+            choices = " or ".join(get_args(OnError))
+            raise ConfigError(f"on_error={self.on_error!r} is not {choices}; set data.on_error")
 
     def add(self, path: Path, dialogue_id: str, problem: str) -> None:
         """Note that a dialogue cannot be used."""
-        self._lines.append(f"{path}: dialogue {_shown(dialogue_id)}: {problem}")
-        self._ids.append(dialogue_id)
+        self._lines.append(_printable(f"{path}: dialogue {_shown(dialogue_id)}: {problem}"))
+        self._ids.append(_printable(dialogue_id))
 
     def finish(self) -> tuple[str, ...]:
         """Return notes on the skipped dialogues; nothing when there were none.
@@ -206,6 +205,11 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def _printable(text: str) -> str:
+    """Escape what UTF-8 cannot hold: a message about broken text must not break the terminal."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -215,9 +219,7 @@ def _only_json(path: Path) -> str:
     names = [name for name in members(path) if name.endswith(".json")]
     if len(names) != 1:
         found = listing(names) or "none"
-        raise DataError(
-            f"{path}: expected exactly one .json file in the archive, found {found}; name the member"
-        )
+        raise DataError(f"{path}: expected one .json file in the archive, found {found}; name the member")
     return names[0]
 
 

@@ -1,8 +1,8 @@
 """Dialogue data sets of the Hugging Face hub, or rows of them that are already in memory.
 
 Guarantees: a row in columns reads as the same dialogue as in row form (see `columns`); no code from the hub
-is run. Understood rows: `multi_woz_v22`, `schema_guided_dstc8`, and what `schema_guided`, `delta` and `unified`
-read from files.
+is run. Understood rows: `multi_woz_v22`, `schema_guided_dstc8`, and what `schema_guided` and `delta` read
+from files.
 
 Void for the configuration `v2.2_active_only`, that data set's own default: it drops the state of frames
 without an intent. `v2.2` is asked for instead unless it is named.
@@ -131,7 +131,7 @@ def _read_rows(rows: Sequence[_Row], problems: Problems) -> tuple[tuple[Dialogue
     dialogues: dict[str, Dialogue] = {}
     for i, row in enumerate(rows):
         try:
-            found = _read(framed.get(i, row.content))
+            found = read_dialogue(framed[i], acts={}) if i in framed else _read(row.content)
             dialogue = replace(found, id=row.prefix + found.id)
             if dialogue.id in dialogues:
                 raise DataError("this id occurs twice; give each dialogue its own")
@@ -152,6 +152,10 @@ def _is_unified(content: Mapping[str, Any]) -> bool:
 
 def _read(content: object) -> Dialogue:
     row = require(content, dict, "the row")
+    if _is_unified(row):
+        raise DataError(
+            "rows of ConvLab-3 are read from their data.zip only; set data=unified with data.path"
+        )
     if "turns" not in row and {"speaker", "utterance", "state"} <= row.keys():
         return read_delta_dialogue(row)
     if "turns" not in row:

@@ -5,7 +5,8 @@ Guarantees:
 * The state of user turn k is what the metadata of the following system turn holds: `semi` and `book` slots
   without `booked`, names in lower case (`book people`, `leaveat`). Nothing is carried over: turns repeat it.
 * A system turn without metadata gives an unknown state (None), never an empty one, and a note.
-* Booked references, phones and train ids are in `Turn.booked` and never in a state.
+* Booked references, phones and train ids are in `Turn.booked`, never in a state. A second booking may replace
+  the first in the data, so all that a dialogue issued is the union over its turns.
 * Ids carry no `.json`; list files are plain lines whatever their name says.
 * Malformed dialogues are reported together, or skipped with a note.
 
@@ -148,8 +149,7 @@ class _Reader:
                 return
             state = None
             if metadata := log[i + 1].get("metadata"):
-                state, issued = _metadata(metadata, i + 1)
-                booked = tuple(dict.fromkeys((*booked, *issued)))
+                state, booked = _metadata(metadata, i + 1)
             else:
                 place = f"{dialogue_id} turn {i + 1}"
                 self.notes.add("system turn without metadata, state unknown (None)", place)
@@ -306,7 +306,7 @@ def _metadata(metadata: Any, i: int) -> tuple[DialogueState, tuple[SlotValue, ..
 def _domains(goal: Mapping[str, Any] | None, turns: Sequence[Turn]) -> tuple[str, ...]:
     """Return the domains of the goal, or of the states where the goal names none."""
     asked = {
-        normalise_name(name)
+        normalise_name(require(name, str, "a domain of the goal"))
         for name, part in (goal or {}).items()
         if name not in _NOT_DOMAINS and isinstance(part, dict) and part
     }

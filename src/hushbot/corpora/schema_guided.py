@@ -54,6 +54,8 @@ def load_schema_guided(
         DataError: Nothing is there, a file cannot be read, or dialogues are malformed.
     """
     problems = Problems(on_error)
+    if isinstance(splits, str):
+        raise ConfigError(f"splits={splits!r} must be a list, such as [train]; set data.splits")
     paths = [Path(path)] if isinstance(path, (str, Path)) else [Path(p) for p in path]
     parts = _find_parts(paths, splits)
     dialogues: dict[str, Dialogue] = {}

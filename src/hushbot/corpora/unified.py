@@ -2,10 +2,11 @@
 
 Guarantees:
 
-* Names stand as the corpus spells them (`price range`, `Restaurants_1`), and so do values, trimmed. A blank is
-  absent; `|` separates alternatives, whose order is kept. Nothing is carried over: the format repeats the state.
+* Names stand as the corpus spells them (`price range`, `Restaurants_1`), and so do values, trimmed. A blank
+  is absent; `|` separates alternatives, whose order is kept. Nothing is carried over: turns repeat the state.
 * A user turn without a state gives an unknown state (None), never an empty one, and a note.
 * A dialogue may end with the user (response None), and a goal may be missing (None).
+* `Turn.booked` accumulates; the format lists a booking one turn after the system has said it.
 * Malformed dialogues are reported together, or skipped with a note.
 
 Void for values that hold a `|` of their own, as a few of SGD do: the format cannot tell; use the SGD loader.

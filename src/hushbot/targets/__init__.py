@@ -1,6 +1,6 @@
 """Targets: the score-based black box that attacks see.
 
-Guarantee: importing this package imports no torch; each name is looked up in its module when it is first used.
+Guarantee: importing this package imports no torch; each name is looked up when it is first used.
 
 >>> import hushbot.targets
 >>> sorted(hushbot.targets.__all__)

@@ -1,9 +1,9 @@
-"""One causal language model, seen as hidden states, logits and a cache whose rows have their own lengths.
+"""One causal language model, seen as hidden states, logits and single steps.
 
-Guarantees: weights are read in evaluation mode without gradients; logits are fp32; a vocabulary-wide matrix exists only
-for the positions a caller asks for. What a model type may do differently (a scaled or capped head, an attention that
-ignores a custom mask) is measured once on a few tokens instead of assumed, and a slower, plainer path is used where
-the measurement disagrees with the model's own forward pass.
+Guarantees: weights are read in evaluation mode without gradients; logits are fp32; a vocabulary-wide matrix
+exists only for the positions a caller asks for. What a model type may do differently (a scaled or capped
+head, an attention that ignores a custom mask) is measured once on a few tokens instead of assumed, and a
+slower, plainer path is used where the measurement disagrees with the model's own forward pass.
 
 Voids it: hooks that change a forward pass; a model whose output for a token depends on later tokens.
 """
@@ -16,17 +16,15 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hushbot.errors import ConfigError
+from hushbot.targets.row_cache import KeysValues, RowCache
 
 _log = logging.getLogger(__name__)
-
-KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]
-"""One (keys, values) pair per layer."""
 
 
 class Prefilled(NamedTuple):
@@ -36,70 +34,6 @@ class Prefilled(NamedTuple):
     """Per layer, tensors of shape (heads, length, width)."""
     logits: Tensor
     """Of the token that follows the prompt."""
-
-
-class RowCache:
-    """Keys and values of rows that each have their own length and can be replaced one by one.
-
-    It stands in for a transformers cache in single-token steps under a ready-made four-dimensional mask.
-    """
-
-    is_compileable = False
-
-    def __init__(self, like: KeysValues, *, n_rows: int, capacity: int) -> None:
-        self._layers = [
-            (_empty_rows(keys, n_rows, capacity), _empty_rows(values, n_rows, capacity))
-            for keys, values in like
-        ]
-        self._lengths: list[int] = []
-        self._rows = torch.empty(0, dtype=torch.long)
-        self._positions = torch.empty(0, dtype=torch.long)
-
-    @property
-    def lengths(self) -> list[int]:
-        """Return how many tokens each row holds."""
-        return list(self._lengths)
-
-    def append(self, memory: KeysValues) -> None:
-        """Add a row that has read one prompt."""
-        row = len(self._lengths)
-        for (keys, values), (new_keys, new_values) in zip(self._layers, memory, strict=True):
-            keys[row, :, : new_keys.shape[1]] = new_keys
-            values[row, :, : new_values.shape[1]] = new_values
-        self._lengths.append(memory[0][0].shape[1])
-
-    def remove(self, row: int) -> None:
-        """Drop a row; the last row takes its place."""
-        last = self._lengths.pop()
-        if row == len(self._lengths):
-            return
-        for tensors in self._layers:
-            for tensor in tensors:
-                tensor[row, :, :last] = tensor[len(self._lengths), :, :last]
-        self._lengths[row] = last
-
-    def begin_step(self) -> tuple[Tensor, Tensor]:
-        """Make room for one token per row; return its positions (rows, 1) and a mask (rows, 1, 1, longest)."""
-        device = self._layers[0][0].device
-        self._positions = torch.tensor(self._lengths, device=device)
-        self._rows = torch.arange(len(self._lengths), device=device)
-        self._lengths = [length + 1 for length in self._lengths]
-        reach = torch.arange(max(self._lengths), device=device)
-        return self._positions[:, None], (reach <= self._positions[:, None])[:, None, None, :]
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        """Store one token per row and return all keys and values; transformers calls it, hence the names."""
-        keys, values = self._layers[layer_idx]
-        keys[self._rows, :, self._positions] = key_states[:, :, 0]
-        values[self._rows, :, self._positions] = value_states[:, :, 0]
-        n_rows, reach = len(self._lengths), max(self._lengths)
-        return keys[:n_rows, :, :reach], values[:n_rows, :, :reach]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the length of the longest row before this step; transformers asks for it."""
-        return max(self._lengths) - 1
 
 
 class CausalLM:
@@ -117,7 +51,7 @@ class CausalLM:
         self.has_adapter = hasattr(model, "get_base_model") and hasattr(model, "disable_adapter")
         if self.has_adapter and model.active_peft_config.is_prompt_learning:
             raise ConfigError(
-                "target.adapter is a prompt-learning adapter; use a LoRA-type adapter, or merge it"
+                "target.adapter learns virtual prompt tokens; use a LoRA-type adapter, or merge it"
             )
         self.outer = model
         self.core = model.get_base_model() if self.has_adapter else model
@@ -136,7 +70,7 @@ class CausalLM:
 
     @property
     def context_length(self) -> int | None:
-        """Return the longest sequence the model can read, the start token included; None where it has no limit."""
+        """Return the longest sequence the model reads, start token included; None where it has no limit."""
         limit = getattr(self._config, "max_position_embeddings", None)
         return None if limit is None or limit <= 0 else int(limit)
 
@@ -173,7 +107,7 @@ class CausalLM:
         from transformers import DynamicCache
 
         ids, mask = self.pad(sequences)
-        cache = DynamicCache()
+        cache: Any = DynamicCache()
         features = self._forward(ids, mask=mask, cache=cache)
         last = [len(sequence) - 1 for sequence in sequences]
         rows = torch.arange(len(last), device=ids.device)
@@ -201,7 +135,7 @@ class CausalLM:
         return self.logits(self._forward(ids, mask=mask, cache=cache, positions=positions)[:, -1])
 
     def step_padded(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
-        """Read the new columns of left-padded rows with the model's own cache; return the next token's logits."""
+        """Read the new columns of left-padded rows with the model's own cache; return the next logits."""
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         return self.logits(self._forward(ids, mask=mask, cache=cache, positions=positions)[:, -1])
 
@@ -216,7 +150,7 @@ class CausalLM:
         return capacity <= self._window and self._reads_rows
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
-        """Return token ids padded on the right, and a mask by length (never by value: padding may equal EOS)."""
+        """Return ids padded on the right, and a mask by length (not by value: padding may equal EOS)."""
         longest = max(len(sequence) for sequence in sequences)
         ids = torch.tensor([[*s, *[0] * (longest - len(s))] for s in sequences], device=self.device)
         lengths = torch.tensor([len(sequence) for sequence in sequences], device=self.device)
@@ -280,36 +214,18 @@ class CausalLM:
                 cache.append(prompt.memory)
             self.step([text[-2] for text in texts], cache)
             stepped = self.step([text[-1] for text in texts], cache)
-        except (
-            AttributeError,
-            IndexError,
-            KeyError,
-            NotImplementedError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
-            _log.warning(
-                "%s cannot be decoded row by row (%s); using padded batches", type(self.core).__name__, error
-            )
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            _log.warning("%s cannot be decoded row by row (%s); padding", type(self.core).__name__, error)
             return False
-        whole = torch.stack(
-            [self.logits(self.features(torch.tensor([t], device=self.device))[0, -1]) for t in texts]
-        )
-        if not _agree(stepped, whole):
-            _log.warning("%s ignores row masks; using padded batches", type(self.core).__name__)
+        whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in texts]
+        if not _agree(stepped, torch.stack(whole)):
+            _log.warning("%s misreads rows of different lengths; padding", type(self.core).__name__)
             return False
         return True
 
 
-def _empty_rows(like: Tensor, n_rows: int, capacity: int) -> Tensor:
-    heads, _, width = like.shape
-    # Zeros, not uninitialised memory: a masked NaN would still poison the weighted sum.
-    return torch.zeros(n_rows, heads, capacity, width, dtype=like.dtype, device=like.device)
-
-
 def _agree(ours: Tensor, theirs: Tensor) -> bool:
-    """Return whether two logit tensors are equal up to the rounding of their type, relative to their spread."""
+    """Return whether two logit tensors are equal up to their type's rounding, relative to their spread."""
     if ours.shape != theirs.shape:
         return False
     tolerance = 1e-3 if theirs.dtype in (torch.float32, torch.float64) else 5e-2

@@ -1,15 +1,17 @@
 """From logits to the next token: the law that `Decoding` names, and random numbers that belong to a draw.
 
-Guarantees: the order is repetition penalty, temperature, top-k, top-p; a token outside the law is never chosen; the
-choice inverts the cumulative distribution in token order, so equal logits and equal uniforms give equal tokens.
-The uniforms of a draw come from a Philox generator whose key is (seed, prompt position, draw number) and whose counter
-is the step: they do not depend on what else is in the batch.
+Guarantees: the order is repetition penalty, temperature, top-k, top-p; a token outside the law is never
+chosen; the choice inverts the cumulative distribution in token order, so equal logits and equal uniforms
+give equal tokens. The uniforms of a draw come from a Philox generator whose key is (seed, prompt position,
+draw number) and whose counter is the step: they do not depend on what else is in the batch. Logits that tie
+with the k-th are kept too.
 
-Voids it: nothing here, but logits themselves differ in the last bits between batch sizes, which moves a choice whose
-uniform falls within that rounding of a boundary (about one token in a million).
+Voids it: nothing here, but logits themselves differ in the last bits between batch sizes, which moves a
+choice whose uniform falls within that rounding of a boundary (about one token in a million in fp32, more in
+narrower types).
 
-Source: Salmon et al. (2011) for Philox; Holtzman et al. (2020) for top-p; Keskar et al. (2019) for the penalty, here
-over generated tokens only.
+Source: Salmon et al. (2011) for Philox; Holtzman et al. (2020) for top-p; Keskar et al. (2019) for the
+penalty, here over generated tokens only.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from hushbot.errors import AuditError
 from hushbot.types import Decoding
 
 _WORD = 2**64
+_NOT_FINITE = "the model's logits are not finite (NaN or infinite); check its weights and number type"
 
 
-def draw_uniforms(
-    seed: int, position: int, draw: int, n: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def draw_uniforms(seed: int, position: int, draw: int, n: int) -> list[float]:
     """Return the uniforms in [0, 1) of one draw, one per step; fewer steps give the same first ones."""
     key = np.array([seed % _WORD, (position << 32 | draw) % _WORD], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key)).random(n)
+    uniforms: list[float] = np.random.Generator(np.random.Philox(key=key)).random(n).tolist()
+    return uniforms
 
 
 def choose_tokens(
@@ -82,10 +84,9 @@ def _penalise(logits: Tensor, penalty: float, generated: Sequence[Sequence[int]]
     longest = max((len(tokens) for tokens in generated), default=0)
     if penalty == 1 or longest == 0:
         return logits
-    # Repeating a token of the same row as padding changes nothing; a row without tokens is restored at the end.
-    padded = torch.tensor(
-        [[*t, *[t[-1] if t else 0] * (longest - len(t))] for t in generated], device=logits.device
-    )
+    # A repeated token as padding changes nothing; a row without tokens is restored at the end.
+    rows = [[*tokens, *[tokens[-1] if tokens else 0] * (longest - len(tokens))] for tokens in generated]
+    padded = torch.tensor(rows, device=logits.device)
     seen = logits.gather(1, padded)
     penalised = logits.scatter(1, padded, torch.where(seen > 0, seen / penalty, seen * penalty))
     empty = torch.tensor([not tokens for tokens in generated], device=logits.device)

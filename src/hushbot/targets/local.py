@@ -1,20 +1,20 @@
 """A bot on this machine: a transformers causal language model, with or without a LoRA-type adapter.
 
-Guarantees: `logprobs` is the chain rule over the tokens of prompt and continuation taken as one text that begins with
-the start token; the number of scores of a pair, and each score to 1e-4 in fp32, is the same whatever else is scored
-with it; a token that straddles prompt and continuation counts to the continuation; a pair that cannot be scored is an
-`AuditError` that names it, never a NaN or an empty answer. `sample` takes every setting from `Decoding` and none from
-the model's generation config (see `sampler`). Only safetensors weights are loaded, and no code that comes with a model.
+Guarantees: `logprobs` is the chain rule over the tokens of prompt and continuation taken as one text that
+begins with the start token; the number of scores of a pair, and each score to 1e-4 in fp32, is the same
+whatever else is scored with it; a token that straddles prompt and continuation counts to the continuation;
+a pair that cannot be scored is an `AuditError` that names it, never a NaN or an empty answer. `sample`
+takes every setting from `Decoding` and none from the model's generation config (see `sampler`). Only
+safetensors weights are loaded, and no code that comes with a model.
 
-Voids it: changing the model's weights between two calls that are compared; number types below fp32 (scores then agree
-to their rounding only).
+Voids it: changing the model's weights between two calls that are compared; number types below fp32 (scores
+then agree to their rounding only).
 
-Source: the score-based black box of "Are Large Language Models Really Private Dialogue Bots?", section III-B2.
+Source: the score-based black box of the paper, section III-B2.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class LocalTarget:
         model: A transformers causal language model, a peft model around one, or a `CausalLM`.
         tokenizer: Its fast tokenizer.
         name: What reports call it.
-        batch_tokens: Most tokens, padding included, that one forward pass of scoring or one decoding cache holds.
+        batch_tokens: Most tokens, padding included, of one scoring pass and of one decoding cache.
         batch_rows: Most continuations decoded at once.
         device: Where to move the model; None leaves it where it is.
         reference: The bot before fine-tuning; None means the model without its adapter, if it has one.
@@ -61,17 +61,17 @@ class LocalTarget:
         for key, size in (("batch_tokens", batch_tokens), ("batch_rows", batch_rows)):
             if size < 1:
                 raise ConfigError(f"{key}={size} must be at least 1; set target.{key}")
-        self.model = model if isinstance(model, CausalLM) else CausalLM(model)
+        self.causal_lm = model if isinstance(model, CausalLM) else CausalLM(model)
         if device is not None:
-            self.model.outer.to(device)
-        _check_tokenizer(tokenizer, self.model)
+            self.causal_lm.outer.to(device)
+        _check_tokenizer(tokenizer, self.causal_lm)
         self.tokenizer = tokenizer
         self.name = name
         self.batch_tokens = batch_tokens
         self.batch_rows = batch_rows
-        if reference is None and self.model.has_adapter and not self.model.without_adapter:
+        if reference is None and self.causal_lm.has_adapter and not self.causal_lm.without_adapter:
             reference = LocalTarget(
-                CausalLM(self.model.outer, without_adapter=True),
+                CausalLM(self.causal_lm.outer, without_adapter=True),
                 tokenizer,
                 name=f"{name} without adapter".strip(),
                 batch_tokens=batch_tokens,
@@ -87,26 +87,40 @@ class LocalTarget:
         reference: Target | str | Path | None = None,
         *,
         device: str | torch.device | None = None,
+        batch_tokens: int = 16384,
+        batch_rows: int = 64,
     ) -> LocalTarget:
         """Load a model folder, an adapter folder, or a model with an adapter beside it.
 
         Args:
             path: What transformers loads, or a folder that holds `adapter_config.json`.
             adapter: A peft adapter folder to put on top of `path`.
-            reference: The bot before fine-tuning, or where it lies; without it, a model with an adapter is its own
-                reference with the adapter switched off.
+            reference: The bot before fine-tuning, or where it lies; without it, a model with an adapter is
+                its own reference, with the adapter switched off.
             device: Where to run; None is a GPU if there is one.
+            batch_tokens: As for the class.
+            batch_rows: As for the class.
 
         Raises:
             ConfigError: Something cannot be loaded, or only from a format that can run code.
         """
         if isinstance(reference, (str, Path)):
-            reference = cls.from_pretrained(reference, device=device)
+            reference = cls.from_pretrained(
+                reference, device=device, batch_tokens=batch_tokens, batch_rows=batch_rows
+            )
         model, tokenizer = _load(path, adapter)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cpu":
             model = model.float()  # half precision is many times slower on CPUs without instructions for it
-        return cls(model, tokenizer, name=Path(path).name, device=device, reference=reference)
+        return cls(
+            model,
+            tokenizer,
+            name=Path(path).name,
+            batch_tokens=batch_tokens,
+            batch_rows=batch_rows,
+            device=device,
+            reference=reference,
+        )
 
     @property
     def reference(self) -> Target | None:
@@ -133,13 +147,13 @@ class LocalTarget:
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
         sampler = Sampler(
-            self.model, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed
+            self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed
         )
         start = start_token(self.tokenizer)
         encoded = {prompt: [start, *encode(self.tokenizer, prompt)] for prompt in dict.fromkeys(prompts)}
         for index, prompt in enumerate(prompts):
             self._check_length(f"prompt {index}", len(encoded[prompt]), max_new_tokens)
-        with self.model.reading():
+        with self.causal_lm.reading():
             return sampler.run(
                 [encoded[prompt] for prompt in prompts],
                 n=n,
@@ -163,8 +177,8 @@ class LocalTarget:
         for index, pair in enumerate(zip(prompts, continuations, strict=True)):
             first_index.setdefault(pair, index)
         scored = [self._encode_pair(index, *pair) for pair, index in first_index.items()]
-        with self.model.reading():
-            values = score(self.model, scored, batch_tokens=self.batch_tokens)
+        with self.causal_lm.reading():
+            values = score(self.causal_lm, scored, batch_tokens=self.batch_tokens)
         by_pair = dict(zip(first_index, values, strict=True))
         # Copies: a caller that changes one answer must not change another.
         return [by_pair[pair].clone() for pair in zip(prompts, continuations, strict=True)]
@@ -184,66 +198,51 @@ class LocalTarget:
         return Scored(index, [start_token(self.tokenizer), *ids], first + 1)
 
     def _check_length(self, where: str, n_tokens: int, n_new: int = 0) -> None:
-        limit = self.model.context_length
+        limit = self.causal_lm.context_length
         # The last new token is never read back, so it needs no position.
         if limit is not None and n_tokens + max(0, n_new - 1) > limit:
             more = f" and {n_new} new ones" if n_new else ""
             raise AuditError(
-                f"{where}: {n_tokens} tokens (start token included){more} exceed the model's context of {limit}; "
-                "shorten the text" + (" or lower max_new_tokens" if n_new else "")
+                f"{where}: {n_tokens} tokens with start token{more} exceed the model's context of {limit};"
+                f" shorten the text{' or lower max_new_tokens' if n_new else ''}"
             )
 
 
 def _check_tokenizer(tokenizer: Any, model: CausalLM) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(
-            f"tokenizer {type(tokenizer).__name__} is not a fast one, so it cannot say where tokens lie"
+            f"{type(tokenizer).__name__} is not a fast tokenizer and gives no spans; load the fast one"
         )
     start_token(tokenizer)
     if len(tokenizer) > model.n_tokens:
         raise ConfigError(
-            f"the tokenizer has {len(tokenizer)} tokens but the model reads {model.n_tokens}; load the tokenizer that "
-            "belongs to the model"
+            f"the tokenizer has {len(tokenizer)} tokens but the model reads {model.n_tokens}; load its own"
         )
 
 
 def _load(path: str | Path, adapter: str | Path | None) -> tuple[Any, Any]:
     """Return a model, with its adapter if it has one, and its tokenizer."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    # Imported here: peft takes seconds that a target around a model in memory need not spend.
+    from hushbot.training.model_folder import ModelSource, load_causal_lm, load_model, load_tokenizer
 
-    base = str(path)
-    if adapter is None and (Path(path) / "adapter_config.json").is_file():
-        adapter, base = path, _base_of(Path(path))
-    tokenizer_source = base
-    if adapter is not None and (Path(adapter) / "tokenizer_config.json").is_file():
-        tokenizer_source = str(adapter)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            base, use_safetensors=True, trust_remote_code=False, dtype="auto"
-        )
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model {base!r} cannot be loaded: {error}; give a folder with safetensors weights"
-        ) from error
+    folder = Path(path)
+    if folder.is_dir() and (adapter is None or (folder / "adapter_config.json").is_file()):
+        if adapter is not None:
+            raise ConfigError(
+                f"target.model={folder} is an adapter itself; give its base, or no target.adapter"
+            )
+        loaded = load_model(folder)
+        return loaded.model, loaded.tokenizer
+    source = ModelSource(str(path), str(path), local_files_only=folder.is_dir())
+    model, tokenizer = load_causal_lm(source, "auto"), load_tokenizer(source, None)
     return (model if adapter is None else _with_adapter(model, Path(adapter))), tokenizer
-
-
-def _base_of(adapter: Path) -> str:
-    """Return the base model that an adapter names; a relative path counts from the adapter's folder first."""
-    base = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")).get(
-        "base_model_name_or_path"
-    )
-    if not base:
-        raise ConfigError(
-            f"{adapter / 'adapter_config.json'} names no base model; give target.model and target.adapter"
-        )
-    return str(adapter / base) if (adapter / base).is_dir() else str(base)
 
 
 def _with_adapter(model: Any, adapter: Path) -> Any:
     from peft import PeftModel
 
     if not (adapter / "adapter_model.safetensors").is_file():
-        raise ConfigError(f"adapter {adapter} has no adapter_model.safetensors; save it in that format")
-    return PeftModel.from_pretrained(model, str(adapter))
+        raise ConfigError(
+            f"target.adapter={adapter} holds no adapter_model.safetensors; save it in that format"
+        )
+    return PeftModel.from_pretrained(model, str(adapter), is_trainable=False)

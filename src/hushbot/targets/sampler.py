@@ -1,15 +1,17 @@
 """Continue prompts: continuous batching over a cache whose rows are refilled one by one.
 
-Guarantees: a prompt is read once, however many draws it has, and identical prompts once; a finished row is replaced at
-once instead of waiting for its batch; the text of a prompt followed by its continuation is the decoding of all their
-tokens together, so neither a character cut over two tokens nor a leading blank is lost; draws depend on (seed, prompt
-position, draw number) only (see `choosing`). Nothing is read from a model's generation config. A draw ends before the
-first stop string, at the tokenizer's EOS, or after `max_new_tokens`.
+Guarantees: a prompt is read once, however many draws it has, and identical prompts once; a finished row is
+replaced at once instead of waiting for its batch. The text of a prompt followed by its continuation is the
+decoding of all their tokens together, so neither a character cut over two tokens nor a leading blank is
+lost. Draws depend on (seed, prompt position, draw number) only (see `choosing`). Nothing is read from a
+model's generation config. A draw ends before the first stop string, at the tokenizer's EOS, or after
+`max_new_tokens`.
 
-Voids it: a tokenizer whose decoding of a prompt changes with what follows it; such a prompt is an `AuditError`.
-A character whose last bytes were not generated is shown as U+FFFD.
+Voids it: a tokenizer whose decoding of a prompt changes with what follows it (such a prompt is an
+`AuditError`). A character whose last bytes were not generated is shown as U+FFFD.
 
-Models that cannot be decoded row by row (`CausalLM.supports_rows`) are decoded in left-padded batches: same draws.
+Models that cannot be decoded row by row (`CausalLM.supports_rows`) are decoded in left-padded batches: same
+draws.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from typing import Any
 import torch
 
 from hushbot.errors import AuditError, ConfigError
-from hushbot.targets.causal_lm import CausalLM, Prefilled, RowCache
+from hushbot.targets.causal_lm import CausalLM, Prefilled
 from hushbot.targets.choosing import choose_tokens, draw_uniforms
+from hushbot.targets.row_cache import RowCache
 from hushbot.tokens import encode
 from hushbot.types import Decoding
 
@@ -129,7 +132,7 @@ class Sampler:
     def _uniforms(self, position: int, number: int) -> list[float]:
         if self._decoding.temperature == 0:
             return []
-        return draw_uniforms(self._seed, position, number, self._max_new_tokens).tolist()
+        return draw_uniforms(self._seed, position, number, self._max_new_tokens)
 
     def _decode_rows(self, prompts: Sequence[_Prompt], n: int, n_rows: int) -> Iterator[tuple[_Draw, str]]:
         """Decode with one cache row per draw in progress."""
@@ -186,30 +189,29 @@ class Sampler:
     def _decode_padded(self, prompts: Sequence[_Prompt], n: int, n_rows: int) -> Iterator[tuple[_Draw, str]]:
         """Decode in fixed batches, padded on the left, with the model's own cache."""
         draws = list(self._draws(prompts, n))
-        device = self._model.device
         for start in range(0, len(draws), n_rows):
             batch = draws[start : start + n_rows]
-            longest = max(len(draw.prompt.ids) for draw in batch)
-            pads = [longest - len(draw.prompt.ids) for draw in batch]
-            ids = torch.tensor(
-                [[0] * pad + d.prompt.ids for pad, d in zip(pads, batch, strict=True)], device=device
-            )
-            mask = (torch.arange(longest, device=device) >= torch.tensor(pads, device=device)[:, None]).long()
+            ids, mask = self._pad_left(batch)
             cache = self._model.new_cache()
-            done: set[int] = set()
+            going = list(range(len(batch)))
             while True:
                 logits = self._model.step_padded(ids, mask, cache)
-                going = [row for row in range(len(batch)) if row not in done]
-                for row, (draw, text) in zip(
-                    going, self._extend([batch[row] for row in going], logits[going]), strict=True
-                ):
-                    if text is not None:
-                        done.add(row)
-                        yield draw, text
-                if len(done) == len(batch):
+                steps = self._extend([batch[row] for row in going], logits[going])
+                yield from ((draw, text) for draw, text in steps if text is not None)
+                going = [row for row, (_, text) in zip(going, steps, strict=True) if text is None]
+                if not going:
                     break
-                ids = torch.tensor([d.tokens[-1:] or [0] for d in batch], device=device)
+                # Finished rows read their last token again and again; nobody looks at what follows.
+                ids = torch.tensor([draw.tokens[-1:] or [0] for draw in batch], device=ids.device)
                 mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
+
+    def _pad_left(self, batch: Sequence[_Draw]) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(len(draw.prompt.ids) for draw in batch)
+        pads = [longest - len(draw.prompt.ids) for draw in batch]
+        rows = [[0] * pad + draw.prompt.ids for pad, draw in zip(pads, batch, strict=True)]
+        first = torch.tensor(pads, device=self._model.device)[:, None]
+        mask = torch.arange(longest, device=self._model.device) >= first
+        return torch.tensor(rows, device=self._model.device), mask.long()
 
     def _extend(self, draws: Sequence[_Draw], logits: torch.Tensor) -> list[tuple[_Draw, str | None]]:
         """Choose one more token per draw; return each draw with its text if that has ended it."""
@@ -235,8 +237,8 @@ class Sampler:
         whole = self._decode(draw.prompt.ids[1:] + draw.tokens)
         if not whole.startswith(draw.prompt.text):
             raise AuditError(
-                f"prompt {draw.position}: the tokenizer decodes it differently once text follows, so its continuation "
-                "cannot be told apart; end the prompt at a word boundary"
+                f"prompt {draw.position}: the tokenizer decodes it differently once text follows, so its "
+                "continuation cannot be told apart; end the prompt at a word boundary"
             )
         return whole[len(draw.prompt.text) :]
 

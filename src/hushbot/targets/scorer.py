@@ -1,8 +1,11 @@
 """Score token sequences: the chain rule, in length-sorted batches, with logits only where they are needed.
 
-Guarantees: the work is bounded by a token budget, whatever the number of sequences; a matrix over the vocabulary holds
-a bounded number of positions; a score that is not finite is an `AuditError`. Sequences are batched by length alone, so
-membership cannot show through batching.
+Guarantees: memory is bounded by a token budget, whatever the number of sequences; a matrix over the
+vocabulary holds a bounded number of positions; a score that is not finite is an `AuditError`. Sequences are
+batched by length alone, so membership cannot show through batching.
+
+Voids it: a model without a plain head (see `CausalLM`) is scored one row at a time, each row with all its
+logits.
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ from torch import Tensor
 from hushbot.errors import AuditError
 from hushbot.targets.causal_lm import CausalLM
 
-_LOGITS_AT_ONCE = 2**24  # entries of one positions x vocabulary matrix: 64 MiB in fp32
+_LOGITS_AT_ONCE = 2**21  # entries of one positions x vocabulary matrix: 8 MiB in fp32, near a CPU's cache
+_LEAST_POSITIONS = 64  # below this, reading the output embedding costs more than using it
+_CPU_TOKENS = 2048  # a longer batch on a CPU falls out of its cache and is slower, not faster
 
 
 class Scored(NamedTuple):
     """A sequence to score."""
 
-    index: int
-    """What errors call it."""
+    pair: int
+    """Which pair of the caller it is; errors name it."""
     ids: list[int]
     """All its tokens, the start token included."""
     first: int
@@ -38,14 +43,16 @@ def score(model: CausalLM, sequences: Sequence[Scored], *, batch_tokens: int) ->
     """
     results: list[Tensor] = [torch.empty(0)] * len(sequences)
     # A model without a plain head hands out whole rows of logits: one row at a time keeps that bounded.
-    budget = batch_tokens if model.has_plain_head else 1
+    budget = min(batch_tokens, _CPU_TOKENS) if model.device.type == "cpu" else batch_tokens
+    budget = budget if model.has_plain_head else 1
     for batch in _batches([len(sequence.ids) - 1 for sequence in sequences], budget):
         values = _score_batch(model, [sequences[i] for i in batch]).cpu()
-        for i, piece in zip(batch, values.split([_n_wanted(sequences[i]) for i in batch]), strict=True):
+        for i, piece in zip(
+            batch, torch.split(values, [_n_wanted(sequences[i]) for i in batch]), strict=True
+        ):
             if not bool(torch.isfinite(piece).all()):
                 raise AuditError(
-                    f"pair {sequences[i].index}: a log-probability is not finite; check the model's weights and number "
-                    "type"
+                    f"pair {sequences[i].pair}: a log-probability is not finite; check the model's weights"
                 )
             results[i] = piece
     return results
@@ -74,16 +81,14 @@ def _score_batch(model: CausalLM, batch: Sequence[Scored]) -> Tensor:
     features = model.features(ids, mask)
     rows = [row for row, sequence in enumerate(batch) for _ in range(_n_wanted(sequence))]
     places = [place for sequence in batch for place in range(sequence.first - 1, len(sequence.ids) - 1)]
-    targets = torch.tensor(
-        [t for sequence in batch for t in sequence.ids[sequence.first :]], device=ids.device
-    )
+    tokens = [token for sequence in batch for token in sequence.ids[sequence.first :]]
+    targets = torch.tensor(tokens, device=ids.device)
     wanted = features[torch.tensor(rows, device=ids.device), torch.tensor(places, device=ids.device)]
-    n_positions = max(1, _LOGITS_AT_ONCE // model.n_tokens)
+    n_positions = max(_LEAST_POSITIONS, _LOGITS_AT_ONCE // model.n_tokens)
     values = []
-    for features_part, targets_part in zip(
-        wanted.split(n_positions), targets.split(n_positions), strict=True
-    ):
-        logits = model.logits(features_part)
-        chosen = logits.gather(1, targets_part[:, None])[:, 0]
+    for start in range(0, len(tokens), n_positions):
+        chunk = slice(start, start + n_positions)
+        logits = model.logits(wanted[chunk])
+        chosen = logits.gather(1, targets[chunk, None])[:, 0]
         values.append(chosen - torch.logsumexp(logits, dim=-1))
     return torch.cat(values)

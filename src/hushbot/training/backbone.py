@@ -1,8 +1,8 @@
 """The causal language model that a bot starts from: three ways to name one, one way to load it.
 
-Guarantees: `load` returns the model on the CPU, in training mode, without dropout, with its adapter applied and
-its attention checked for packed training (`prefix_attention.verify`). Weights are read from safetensors only and
-no code that came with a model is run. What training made of it is saved and loaded by `model_folder`.
+Guarantees: `load` returns the model on the CPU, in training mode, without dropout, with its adapter applied
+and its attention checked for packed training (`prefix_attention.verify`). Weights are read from safetensors
+only and no code that came with a model is run. `model_folder` saves and loads what training made of it.
 
 Sources: LoRA, Hu et al. 2021 (arXiv 2106.09685); SmolLM2, Allal et al. 2025 (arXiv 2502.02737).
 """
@@ -163,8 +163,9 @@ class HubBackbone(Backbone):
 
     def _source(self) -> ModelSource:
         path = Path(self.name_or_path)
-        where = str(path.resolve()) if path.is_dir() else self.name_or_path
-        return ModelSource(where, self.name_or_path, self.revision, self.local_files_only or path.is_dir())
+        if path.is_dir():
+            return ModelSource(str(path.resolve()), path.resolve().name)
+        return ModelSource(self.name_or_path, self.name_or_path, self.revision, self.local_files_only)
 
 
 def _with_adapter(model: Any, lora: LoraSettings) -> Any:

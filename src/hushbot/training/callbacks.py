@@ -1,8 +1,8 @@
 """What happens beside the steps: the checkpoint, the best weights, and a line per epoch.
 
-Guarantees: `last.ckpt` is the old one or the new one, whole, whenever the process dies (written beside it, synced,
-renamed); it holds the best weights so far too, so a resumed run restores the same ones. Checkpoints are read with
-`weights_only`: a file from elsewhere cannot run code.
+Guarantees: `last.ckpt` is the old one or the new one, whole, whenever the process dies (written beside it,
+synced, renamed); it holds the best weights so far too, so a resumed run restores the same ones. Checkpoints
+are read with `weights_only`: a file from elsewhere cannot run code.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         try:
             checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise HushbotError(
-                f"{path} is no checkpoint that can be read ({str(error).splitlines()[0]}); delete it to train from the start"
+                f"{path} is no checkpoint that can be read ({reason}); delete it to train from the start"
             ) from error
         return checkpoint
 
@@ -69,7 +70,7 @@ class LastCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save inside an epoch; after its last step the calibration loss is still to come, and the save with it."""
+        """Save inside an epoch; the save after its last step waits for the calibration loss."""
         if self.every_n_steps and trainer.global_step % self.every_n_steps == 0 and not trainer.is_last_batch:
             trainer.save_checkpoint(self.path)
 
@@ -106,11 +107,11 @@ class BestWeights(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare the epoch's calibration loss with the best."""
         epoch = trainer.current_epoch + 1
-        if epoch < self.min_epochs or epoch <= self.last_epoch:
+        if not isinstance(pl_module, TaskBot) or epoch < self.min_epochs or epoch <= self.last_epoch:
             return
         self.last_epoch = epoch
-        loss = float(trainer.callback_metrics["calibration/loss"])
-        if loss < self.best_loss and isinstance(pl_module, TaskBot):
+        loss = pl_module.epoch_record().calibration_loss
+        if loss is not None and loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, epoch
             self.weights = {k: v.detach().cpu().clone() for k, v in pl_module.trainable().items()}
         trainer.should_stop = trainer.should_stop or self.is_patience_over
@@ -147,9 +148,6 @@ class EpochLines(pl.Callback):
         calibration = (
             "" if record.calibration_loss is None else f"  calibration {record.calibration_loss:.4f}"
         )
-        print(
-            f"epoch {record.epoch}/{trainer.max_epochs}  loss {record.train_loss:.4f}{calibration}  "
-            f"{record.seconds:.0f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+        loss = "" if record.train_loss is None else f"  loss {record.train_loss:.4f}"
+        line = f"epoch {record.epoch}/{trainer.max_epochs}{loss}{calibration}  {record.seconds:.0f} s"
+        print(line, file=sys.stderr, flush=True)

@@ -2,12 +2,13 @@
 
 Guarantees:
 
-* One Lightning batch is one logical batch: a list of packed dialogues. A dialogue is never cut between batches.
-* The order of an epoch is a pure function of (seed, epoch), the same on every machine; an epoch visits each member
-  exactly once. A killed run continues at the batch after the last one its checkpoint knows.
-* Each epoch trains on the recipe stack's rewrite for that epoch; only dialogues that it changed are packed anew.
-* A dialogue that contributes no supervised token is an error that names it: it would be called a member without
-  ever having been trained on (huggingface/trl #6668 shows a run that "succeeds" that way).
+* One Lightning batch is one logical batch: a list of packed dialogues. A dialogue is never cut between
+  batches.
+* The order of an epoch is a pure function of (seed, epoch), the same on every machine; an epoch visits each
+  member exactly once. A killed run continues at the batch after the last one its checkpoint knows.
+* Each epoch trains on the recipe stack's rewrite for that epoch; only what it changed is packed anew.
+* A dialogue that contributes no supervised token is an error that names it: it would be called a member
+  without ever having been trained on (huggingface/trl #6668 shows a run that "succeeds" that way).
 * Non-members and controls are never handed in, so they cannot be looked at.
 
 The calibration part is never rewritten: it measures the loss on the dialogues as they are.
@@ -97,8 +98,8 @@ class Packer:
         packed = pack(examples, self.tokenizer, max_length=self.max_length) if examples else None
         if packed is None or packed.n_supervised == 0:
             raise DataError(
-                f"dialogue {dialogue.id!r} contributes no supervised token, so it would be a member in name only; "
-                "leave out dialogues without a known state"
+                f"dialogue {dialogue.id!r} contributes no supervised token, so it would be a member in name "
+                "only; leave out dialogues without a known state"
             )
         return packed
 
@@ -172,7 +173,7 @@ class DialogueData(pl.LightningDataModule):
         seed: Decides order and rewriting.
 
     Raises:
-        DataError: There is no member, or a dialogue of either part cannot be trained on; all of them are named.
+        DataError: There is no member, or dialogues of a part cannot be trained on; all of them are named.
     """
 
     def __init__(
@@ -249,5 +250,5 @@ def _fingerprint(packer: Packer, packs: Sequence[PackedDialogue]) -> str:
 
 
 def _plain(value: object) -> object:
-    # The same settings must give the same text in every process: sets have no order, objects no stable address.
+    # The same settings must give the same text in every process: sets have no order, objects move.
     return sorted(map(str, value)) if isinstance(value, set | frozenset) else type(value).__qualname__

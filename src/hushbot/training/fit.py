@@ -1,12 +1,12 @@
 """Train one bot: settings in, trained weights in place, one `FitResult` out.
 
-Guarantees: on a CPU the same inputs give bit-identical weights, also when the run was killed at any moment and
-called again with the same arguments; `checkpoints/last.ckpt` is picked up by itself. The caller's random state, thread
-count and working directory are left as they were. Only `split.members` are trained on and only `split.calibration`
-is looked at besides.
+Guarantees: on a CPU the same inputs give bit-identical weights, also when the run was killed at any moment
+and called again with the same arguments; `checkpoints/last.ckpt` is picked up by itself. The caller's random
+state, thread count and working directory are left as they were. Only `split.members` are trained on and only
+`split.calibration` is looked at besides.
 
-Void when the number of threads differs between the attempts (floating-point sums then differ in the last bits), and
-on GPUs, whose kernels are not all deterministic.
+Void when the number of threads differs between the attempts (floating-point sums then differ in the last
+bits), and on GPUs, whose kernels are not all deterministic.
 
 Torch and Lightning are imported when training starts: a configuration can be checked without them.
 """
@@ -62,11 +62,11 @@ class TrainerSettings:
     max_grad_norm: float | None = 1.0
     """Scale a step's gradient down to this norm; null never does."""
     patience: int | None = None
-    """Stop after this many epochs without a lower calibration loss and keep the best weights; null trains all epochs."""
+    """Stop after so many epochs without a lower calibration loss, keep the best weights; null never stops."""
     accelerator: str = "auto"
     """Lightning's accelerator: `auto`, `cpu`, `gpu`, `mps`."""
     devices: int | list[int] = 1
-    """One device: 1 for any, or its index in a list, such as [2]. Several arms share a machine as processes."""
+    """One device: 1 for any, or its index in a list, as in [2]. Several arms run as several processes."""
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     """`auto` is bf16-mixed on a CUDA device that supports it, else 32-true."""
     checkpoint_every_n_steps: int | None = None
@@ -99,9 +99,10 @@ class TrainerSettings:
             for name, ok, rule in rules
             if not ok
         ]
-        if self.patience is not None and self.min_epochs > self.max_epochs:
+        if self.patience is not None and 0 < self.max_epochs < self.min_epochs:
             problems.append(
-                f"min_epochs={self.min_epochs} is more than max_epochs={self.max_epochs}; set trainer.min_epochs"
+                f"min_epochs={self.min_epochs} must be at most max_epochs={self.max_epochs}; "
+                "set trainer.min_epochs"
             )
         if problems:
             raise ConfigError(*problems)
@@ -168,13 +169,13 @@ def fit(
         batch_size=settings.batch_size,
         seed=seed,
     )
+    if settings.max_epochs == 0:
+        return _untrained(data)
     if settings.patience is not None and not data.has_calibration:
         raise ConfigError(
             f"patience={settings.patience} needs calibration dialogues to stop by, there are none; "
             "set split.calibration or trainer.patience=null"
         )
-    if settings.max_epochs == 0:
-        return _untrained(data)
     module: TaskBot = stack.privatize(TaskBot(model, plan_training(data, settings)))
     data.batches = module.plan_batches(data)
     return _train(module, data, settings, checkpoint_dir)
@@ -262,7 +263,7 @@ def _trainer(
 
     from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
 
-    is_terminal = sys.stderr.isatty()
+    is_terminal = sys.stdout.isatty()  # where rich draws
     callbacks: list[pl.Callback] = [LastCheckpoint(path, settings.checkpoint_every_n_steps)]
     if best is not None:
         callbacks.append(best)

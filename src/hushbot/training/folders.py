@@ -1,8 +1,8 @@
 """Write a folder whole or not at all.
 
-Guarantees: the folder's final name appears in one rename, once everything is in it; a process killed before leaves
-a hidden scratch folder beside it, never a half-written one in its place. Void on network file systems whose renames
-are not atomic.
+Guarantees: the folder's final name appears in one rename, once everything is in it; a process killed before
+leaves a hidden scratch folder beside it, never a half-written one in its place. Void on network file systems
+whose renames are not atomic.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def new_folder(folder: Path, *, replace: bool) -> Iterator[Path]:
 
     Args:
         folder: The final name.
-        replace: Whether a folder of that name gives way; if not it stays and the new one is discarded, which is
-            right where several processes make the same thing.
+        replace: Whether a folder of that name gives way; if not it stays and the new one is discarded,
+            which is right where several processes make the same thing.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:

@@ -1,8 +1,8 @@
 """A model on disk: load a base, save what training made of it, load it again.
 
 Guarantees: weights are read from safetensors only and no code that came with a model is run. A model that
-`save_model` wrote and `load_model` reads gives the same logits, bit by bit; an adapter is refused on any other base
-than the one it was trained on. A folder is written whole or not at all.
+`save_model` wrote and `load_model` reads gives the same logits, bit by bit; an adapter is refused on any
+other base than the one it was trained on. A folder is written whole or not at all.
 
 Void if the arithmetic differs: the same weights give slightly different logits on other hardware.
 """
@@ -134,8 +134,8 @@ def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"backbone {source.name}: {error}\n(needed: a causal language model that transformers knows itself, with "
-            "safetensors weights; set backbone.name_or_path)"
+            f"backbone {source.name}: {error}\n(needed: a causal language model that transformers knows, "
+            "with safetensors weights; set backbone.name_or_path)"
         ) from error
 
 
@@ -172,7 +172,7 @@ def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
             f"{folder / _ADAPTER_CONFIG}: base_model_name_or_path is empty; name the base model there"
         )
     dtype = getattr(torch, record.get("dtype") or "float32")
-    source = ModelSource(where, where, record.get("base_revision"), Path(where).is_dir())
+    source = ModelSource(where, name or where, record.get("base_revision"), Path(where).is_dir())
     model = PeftModel.from_pretrained(load_causal_lm(source, dtype), str(folder), is_trainable=False)
     expected = record.get("base_fingerprint")
     if expected is not None and _fingerprint(model) != expected:
@@ -217,6 +217,11 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def tiny_dir() -> Path:
+    """Return the folder of the bundled backbone.
+
+    Raises:
+        ConfigError: This installation has none.
+    """
     path = Path(str(files("hushbot") / "assets" / "tiny"))
     if not (path / "config.json").is_file():
         raise ConfigError(

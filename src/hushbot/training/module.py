@@ -2,16 +2,18 @@
 
 Guarantees:
 
-* Optimisation is manual. Each dialogue has its own backward pass, so memory is that of one dialogue, and a private
-  recipe can clip each dialogue's gradient by itself (`fill_gradients` is the method it replaces).
-* A step's gradient is the summed loss of its dialogues divided by a constant: batch size times the mean number of
-  supervised tokens of a member. Over an epoch this is the mean over all supervised tokens, long and short dialogues
-  alike; being constant it depends neither on which dialogues met in a batch nor on where a run was resumed.
-* A loss, gradient norm or weight that is not finite is an error, never a skipped step. After the first step at least
-  one trainable weight must have moved, and the optimiser must hold the very tensors that the model computes with
-  (meta-pytorch/opacus #820: losses fell while the adapter that was saved never changed).
-* A checkpoint holds the trainable weights, optimiser, schedule, counters and the torch random state, all loadable with
-  `weights_only`; it is refused by a run with other data or settings.
+* Optimisation is manual. Each dialogue has its own backward pass, so memory is that of one dialogue, and a
+  private recipe can clip each dialogue's gradient by itself (`fill_gradients` is the method it replaces).
+* A step's gradient is the summed loss of its dialogues divided by a constant: batch size times the mean
+  number of supervised tokens of a member. Over an epoch this is the mean over all supervised tokens, long and
+  short dialogues alike; being constant it depends neither on which dialogues met in a batch nor on where a
+  run was resumed.
+* A loss or gradient norm that is not finite is an error, never a skipped step; so is such a weight after the
+  first step and at the end. After the first step at least one trainable weight must have moved, and the
+  optimiser must hold the very tensors that the model computes with (meta-pytorch/opacus #820: losses fell
+  while the adapter that was saved never changed).
+* A checkpoint holds the trainable weights, optimiser, schedule, counters and the torch random state, all
+  loadable with `weights_only`; it is refused by a run with other data or settings.
 
 The calibration loss is taken on held-out calibration dialogues, never on non-members.
 """
@@ -75,8 +77,8 @@ class EpochRecord:
 
     epoch: int
     """Counted from 1."""
-    train_loss: float
-    """Mean over the epoch, each dialogue as the weights were when it was its turn."""
+    train_loss: float | None
+    """Mean over the epoch, each dialogue as the weights were when it was its turn; None when not recorded."""
     calibration_loss: float | None
     """After the epoch; None when there is no calibration part."""
     seconds: float
@@ -181,6 +183,8 @@ class TaskBot(pl.LightningModule):
     def record(self, batch: list[PackedDialogue], losses: list[float]) -> None:
         """Count what was trained and log the batch's loss per supervised token."""
         n_supervised = sum(packed.n_supervised for packed in batch)
+        if n_supervised == 0:  # a sampled batch may be empty
+            return
         self._epoch_loss += sum(losses)
         self._epoch_tokens += n_supervised
         self.tokens_trained += sum(packed.n_tokens for packed in batch)
@@ -213,11 +217,10 @@ class TaskBot(pl.LightningModule):
 
     def epoch_record(self) -> EpochRecord:
         """Return what the epoch that is ending came to."""
-        has_calibration = self._calibration_tokens > 0
         return EpochRecord(
             epoch=self.current_epoch + 1,
-            train_loss=self._epoch_loss / max(1, self._epoch_tokens),
-            calibration_loss=self._calibration_loss / self._calibration_tokens if has_calibration else None,
+            train_loss=_mean(self._epoch_loss, self._epoch_tokens),
+            calibration_loss=_mean(self._calibration_loss, self._calibration_tokens),
             seconds=self.seconds,
         )
 
@@ -243,8 +246,9 @@ class TaskBot(pl.LightningModule):
         held = {id(weight) for group in self.trainer.optimizers[0].param_groups for weight in group["params"]}
         if held != {id(weight) for weight in self.trainable().values()} or not held:
             raise HushbotError(
-                f"the optimiser holds {len(held)} tensors which are not the model's {len(self.trainable())} trainable "
-                "ones, so training would change nothing that is saved; make the adapter after moving the model"
+                f"the optimiser holds {len(held)} tensors which are not the model's {len(self.trainable())} "
+                "trainable ones, so training would change nothing that is saved; put the adapter on before "
+                "the optimiser is made"
             )
         if self._random_state is None:
             torch.manual_seed(self.plan.seed)
@@ -253,8 +257,13 @@ class TaskBot(pl.LightningModule):
         self._started = time.perf_counter()
 
     def on_train_end(self) -> None:
-        """Stop the clock."""
+        """Stop the clock and look at the weights once more.
+
+        Raises:
+            HushbotError: A trainable weight is not finite.
+        """
         self._seconds_before, self._started = self.seconds, None
+        self._check_finite()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep trainable weights only and add counters, history and random state."""
@@ -283,7 +292,7 @@ class TaskBot(pl.LightningModule):
         if state["fingerprint"] != self.plan.fingerprint or not same_weights:
             raise HushbotError(
                 "the checkpoint in this run's folder was written with other data, settings or weights "
-                f"(fingerprint {str(state['fingerprint'])[:12]}, this run's is {self.plan.fingerprint[:12]}); "
+                f"(fingerprint {str(state['fingerprint'])[:12]}, this run's {self.plan.fingerprint[:12]}); "
                 "delete checkpoints/last.ckpt or choose another run directory"
             )
         self.history = [EpochRecord(**record) for record in state["history"]]
@@ -299,23 +308,31 @@ class TaskBot(pl.LightningModule):
     def _check_loss(self, value: float, packed: PackedDialogue, part: str) -> None:
         if not math.isfinite(value):
             raise HushbotError(
-                f"step {self.global_step + 1}: the {part} loss of dialogue {packed.dialogue_id!r} is {value}, "
-                "must be finite; lower trainer.learning_rate or set trainer.precision=32-true"
+                f"step {self.global_step + 1}: the {part} loss of dialogue {packed.dialogue_id!r} is "
+                f"{value}, must be finite; lower trainer.learning_rate or set trainer.precision=32-true"
+            )
+
+    def _check_finite(self) -> None:
+        weights = self.trainable()
+        broken = [name for name, weight in weights.items() if not torch.isfinite(weight).all()]
+        if broken:
+            raise HushbotError(
+                f"step {self.global_step} left {len(broken)} of {len(weights)} trainable tensors not finite, "
+                f"the first is {broken[0]}; lower trainer.learning_rate"
             )
 
     def _check_first_step(self, before: Mapping[str, Tensor]) -> None:
+        self._check_finite()
         after = {name: weight.detach() for name, weight in self.trainable().items()}
-        broken = [name for name, weight in after.items() if not torch.isfinite(weight).all()]
-        if broken:
-            raise HushbotError(
-                f"step 1 left {len(broken)} of {len(after)} trainable tensors not finite, the first is "
-                f"{broken[0]}; lower trainer.learning_rate"
-            )
         if all(torch.equal(before[name], weight) for name, weight in after.items()):
             raise HushbotError(
                 f"step 1 changed none of {len(after)} trainable tensors, so nothing would be learnt; raise "
                 f"trainer.learning_rate (now {self.plan.learning_rate}) or check backbone.lora"
             )
+
+
+def _mean(total: float, n: int) -> float | None:
+    return total / n if n else None
 
 
 def _random_state() -> dict[str, Any]:

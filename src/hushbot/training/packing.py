@@ -192,7 +192,7 @@ def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> l
         if pieces(example.text) != [piece for segment in example.segments for piece in cut[segment.text]]:
             raise DataError(
                 f"dialogue {example.dialogue_id}: a segment ends inside a line of {example.text[-60:]!r}; "
-                "segments must end where prompts.pieces cuts, or training and scoring would read different tokens"
+                "segments must end where prompts.pieces cuts, or training and scoring read different tokens"
             )
     unique = sorted({piece for text in texts for piece in cut[text]})
     known = dict(zip(unique, encode_pieces(tokenizer, unique), strict=True))

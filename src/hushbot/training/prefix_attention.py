@@ -4,8 +4,8 @@ Guarantees: a branch attends to the first `prefix` tokens of the trunk and to it
 else; so with the position ids it would have had alone, every token gets the hidden state it would have had
 alone, up to floating-point rounding. No mask over the whole sequence is built: the trunk is one causal block,
 each branch one rectangle, so the cost is that of the pairs which exist. Works with every model that goes
-through transformers' `AttentionInterface` (Llama- and GPT-2-type, grouped-query heads, peft adapters, gradient
-checkpointing); others get the same attention as one dense mask.
+through transformers' `AttentionInterface` (Llama- and GPT-2-type, grouped-query heads, peft adapters,
+gradient checkpointing); others get the same attention as one dense mask.
 
 Void where attention is not all there is to context, or not plain: state-space layers, sliding windows, logit
 caps and attention sinks are refused. `verify` compares a packed sequence with ordinary rows on the model

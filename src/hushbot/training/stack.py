@@ -1,8 +1,8 @@
 """A stack of recipes, applied in the order in which they are named.
 
-Guarantees: exactly one recipe makes the examples, no recipe stands twice, and at most one privacy unit is claimed,
-all checked when the stack is built; a rewrite that adds, drops, renames or reorders dialogues is refused, because the
-split and the privacy unit are stated in dialogue ids.
+Guarantees: exactly one recipe makes the examples, no recipe stands twice, and at most one privacy unit is
+claimed, all checked when the stack is built; a rewrite that adds, drops, renames or reorders dialogues is
+refused, because the split and the privacy unit are stated in dialogue ids.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RecipeStack:
         makers = [_name(recipe) for recipe in self.recipes if recipe.makes_examples]
         if len(makers) != 1:
             problems.append(
-                f"recipe={spelled} has {len(makers)} recipes that make examples ({', '.join(makers) or 'none'}), "
-                "needs exactly one; name one of turn_level or dialogue_level in recipe"
+                f"recipe={spelled} has {len(makers)} recipes that make examples "
+                f"({', '.join(makers) or 'none'}), needs exactly one; put turn_level or another one in recipe"
             )
         if repeated := sorted({name for name in self.names if self.names.count(name) > 1}):
             problems.append(
@@ -72,8 +72,8 @@ class RecipeStack:
             rewritten = recipe.rewrite(rewritten, schema, epoch=epoch, seed=seed)
             if [dialogue.id for dialogue in rewritten] != ids:
                 raise DataError(
-                    f"recipe {_name(recipe)} returned {len(rewritten)} dialogues for {len(ids)} in epoch {epoch}, "
-                    "or other ids or another order; its rewrite must keep ids and their order"
+                    f"recipe {_name(recipe)} returned {len(rewritten)} dialogues for {len(ids)} in epoch "
+                    f"{epoch}, or other ids or another order; its rewrite must keep ids and their order"
                 )
         return tuple(rewritten)
 

@@ -1,0 +1,109 @@
+"""Plain files, safely: written whole or not at all, read with errors that name the file, compared key by key.
+
+Guarantees: after a crash at any moment a file holds its old content or its new one, never a part of either;
+nothing that JSON lacks (NaN, infinity, half a surrogate pair) is accepted in either direction.
+
+What voids it: file systems that do not honour fsync or an atomic rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hushbot.errors import ConfigError, DataError
+
+_MISSING = object()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put a file in place whole or not at all, surviving a crash at any moment."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(
+            name, 0o644
+        )  # a temporary file is private by default, which would hide the report from the group
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def plain_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a copy in JSON's own types, so that what is compared with a file is what the file can hold.
+
+    Raises:
+        ConfigError: The value holds something that JSON cannot.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()  # refuses half a surrogate pair, which no file can hold
+        plain: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{what} cannot be stored: {error}; use plain numbers, texts, lists and mappings"
+        ) from error
+    return plain
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        DataError: There is no such file, or it holds something else.
+    """
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON number")
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; the run has not come that far") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}; restore it or start a new run") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} holds no JSON object; restore it or start a new run")
+    return content
+
+
+def differences(found: Any, wanted: Any, key: str = "") -> Iterator[str]:
+    """Say of each key in which two values differ what it is there and now; 1 and true differ."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for name in dict.fromkeys((*found, *wanted)):
+            inner = f"{key}.{name}" if key else str(name)
+            yield from differences(found.get(name, _MISSING), wanted.get(name, _MISSING), inner)
+    elif found != wanted or type(found) is not type(wanted):
+        yield f"{key} is {_short(found)} there and {_short(wanted)} now"
+
+
+def _short(value: Any) -> str:
+    if value is _MISSING:
+        return "absent"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def float_leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Return every float inside a value with its dotted key."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from float_leaves(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for i, inner in enumerate(value):
+            yield from float_leaves(inner, f"{key}.{i}")
+    elif isinstance(value, float):
+        yield key, value

@@ -1,0 +1,130 @@
+"""Overrides to checked objects: spelling, trust, types, and errors that say what was meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hushbot import composition
+from hushbot.errors import ConfigError
+from hushbot.recipes.turn_level import TurnLevel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knobs:
+    """A component with every kind of field, for the checks below."""
+
+    rate: float
+    names: tuple[str, ...] = ()
+    inner: TurnLevel | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"rate={self.rate} is outside [0, 1]")
+
+
+def node(**arguments: object) -> dict[str, object]:
+    return {"_target_": f"{__name__}.Knobs", **arguments}
+
+
+@pytest.mark.parametrize(
+    ("override", "spelled"),
+    [
+        ("recipe=a+b", "recipe=[a,b]"),
+        ("recipe=turn_level", "recipe=[turn_level]"),
+        ("attack=membership", "attack=[membership]"),
+        ("recipe=[a,b]", "recipe=[a,b]"),
+        ("data=sgd", "data=sgd"),
+        ("recipe.turn_level.x=1", "recipe.turn_level.x=1"),
+    ],
+)
+def test_stacks_are_spelled_with_plus(override: str, spelled: str) -> None:
+    assert composition.spell_stack(override) == spelled
+
+
+def test_composed_configuration_is_plain_and_complete() -> None:
+    config = composition.compose("train", ["seed=3", "attack=membership"])
+    assert config["seed"] == 3
+    assert list(config["attack"]) == ["membership"]
+    assert config["recipe"] == {"turn_level": {"_target_": "hushbot.recipes.turn_level.TurnLevel"}}
+
+
+def test_base_trains_nothing() -> None:
+    assert composition.compose("train", ["recipe=base"])["fit"] is False
+    assert composition.compose("train", [])["fit"] is True
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("recipe=turn_levle", "did you mean `recipe/turn_level`"),
+        ("trainer.max_epoch=3", "did you mean `trainer.max_epochs`"),
+        ("recipes=turn_level", "did you mean `recipe`"),
+        ("seed", "missing EQUAL"),
+    ],
+)
+def test_errors_say_what_was_meant(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        composition.compose("train", [override])
+    assert "append" not in str(caught.value)
+
+
+def test_missing_path_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"data\.path"):
+        composition.compose("train", ["data=multiwoz21"])
+
+
+def test_all_problems_are_found_at_once() -> None:
+    config = {
+        "a": {"_target_": "os.system", "command": "true"},
+        "b": {"_target_": "hushbot.recipes.turn_level.Missing"},
+        "c": [node(rate="fast", colour="red")],
+        "d": node(names=["x"]),
+    }
+    problems = composition.find_problems(config, trust=[__name__.split(".")[0], __name__])
+    assert len(problems) == 5
+    text = "\n".join(problems)
+    for said in (
+        "--trust os",
+        "b: _target_=",
+        "c[0].colour is not a setting",
+        "c[0].rate='fast'",
+        "d.rate is missing",
+    ):
+        assert said in text
+
+
+def test_untrusted_target_is_refused_without_importing_it() -> None:
+    (problem,) = composition.find_problems({"x": {"_target_": "no_such_package.Thing"}})
+    assert "lies outside hushbot" in problem
+    assert composition.find_problems({"x": {"_target_": "hushbotter.Thing"}})[0].endswith(
+        "`--trust hushbotter`"
+    )
+
+
+def test_build_converts_and_nests() -> None:
+    built = composition.build(
+        node(rate=1, names=["a"], inner={"_target_": "hushbot.recipes.turn_level.TurnLevel"}), "k"
+    )
+    assert built == Knobs(rate=1.0, names=("a",), inner=TurnLevel())
+
+
+def test_build_names_the_key_of_a_value_out_of_range() -> None:
+    with pytest.raises(ConfigError, match=r"k: rate=2.0 is outside"):
+        composition.build(node(rate=2), "k")
+
+
+def test_what_only_moves_a_run_does_not_change_its_hash() -> None:
+    first = composition.decisive(composition.compose("train", ["runs_dir=a"]))
+    assert first == composition.decisive(composition.compose("train", ["runs_dir=b"]))
+    assert first != composition.decisive(composition.compose("train", ["seed=1"]))
+
+
+def test_own_groups_come_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yaml").write_text("mine:\n  _target_: my_package.Mine\n")
+    config = composition.compose("train", ["recipe=turn_level+mine"], config_dir=tmp_path)
+    assert list(config["recipe"]) == ["turn_level", "mine"]

@@ -1,0 +1,224 @@
+"""Rows of hub data sets: columns read as rows do, and an unreachable hub is an error that says what to do."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hushbot.corpora.files import read_json
+from hushbot.corpora.frames import read_dialogue
+from hushbot.corpora.hub import load_hub
+from hushbot.errors import ConfigError, DataError, HushbotError
+from hushbot.types import Dialogue
+
+ROW: dict[str, Any] = {
+    "dialogue_id": "A.json",
+    "services": ["hotel"],
+    "turns": [
+        {
+            "turn_id": "0",
+            "speaker": "USER",
+            "utterance": "North.",
+            "frames": [
+                {
+                    "service": "hotel",
+                    "state": {"active_intent": "find", "slot_values": {"hotel-area": ["north", "the north"]}},
+                }
+            ],
+        },
+        {"turn_id": "1", "speaker": "SYSTEM", "utterance": "Elm Inn?", "frames": []},
+    ],
+}
+
+
+def to_columns(raw: dict[str, Any], *, swap_acts: bool = False) -> dict[str, Any]:
+    """Write a MultiWOZ 2.2 dialogue as multi_woz_v22 stores it; the acts of system turns say Elm Inn."""
+
+    def frames(turn: dict[str, Any]) -> dict[str, Any]:
+        states = []
+        for frame in turn["frames"]:
+            state = frame.get("state", {"active_intent": "", "slot_values": {}})
+            values = {
+                "slots_values_name": list(state["slot_values"]),
+                "slots_values_list": list(state["slot_values"].values()),
+            }
+            states.append({"active_intent": state["active_intent"], "slots_values": values})
+        return {"service": [frame["service"] for frame in turn["frames"]], "state": states}
+
+    def acts(turn: dict[str, Any]) -> dict[str, Any]:
+        if turn["speaker"] == "USER":
+            return {"dialog_act": {"act_type": [], "act_slots": []}}
+        slots = {"slot_name": ["name"], "slot_value": ["Elm Inn"]}
+        if swap_acts:
+            slots = {"slot_name": slots["slot_value"], "slot_value": slots["slot_name"]}
+        return {"dialog_act": {"act_type": ["Hotel-Inform"], "act_slots": [slots]}}
+
+    turns = {
+        "turn_id": [turn.get("turn_id", str(i)) for i, turn in enumerate(raw["turns"])],
+        "speaker": [0 if turn["speaker"] == "USER" else 1 for turn in raw["turns"]],
+        "utterance": [turn["utterance"] for turn in raw["turns"]],
+        "frames": [frames(turn) for turn in raw["turns"]],
+        "dialogue_acts": [acts(turn) for turn in raw["turns"]],
+    }
+    return {"dialogue_id": raw["dialogue_id"], "services": raw["services"], "turns": turns}
+
+
+def listed(found: Dialogue) -> list[list[list[Any]]]:
+    return [sorted([t.domain, t.slot, list(t.values)] for t in turn.state or ()) for turn in found.turns]
+
+
+def test_rows_and_columns_are_the_same_dialogue() -> None:
+    acts = {"A.json": {"1": {"dialog_act": {"Hotel-Inform": [["name", "Elm Inn"]]}}}}
+    expected = read_dialogue(ROW, acts=acts)
+    assert listed(expected) == [[["hotel", "area", ["north", "the north"]]]]
+    for swap_acts in (False, True):
+        corpus = load_hub([to_columns(ROW, swap_acts=swap_acts)])
+        assert corpus.dialogues == (expected,)
+        assert bool(corpus.notes) == swap_acts
+    assert load_hub([ROW]).dialogues == (read_dialogue(ROW, acts={}),)
+    assert load_hub(ROW).dialogues == load_hub([ROW]).dialogues
+
+
+def test_a_datasets_dataset_reads_like_its_rows() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [to_columns(ROW), to_columns({**ROW, "dialogue_id": "B.json"})]
+    expected = load_hub(rows).dialogues
+    data = datasets.Dataset.from_list(rows)
+    assert load_hub(data).dialogues == expected
+    both = datasets.DatasetDict({"train": data, "test": data.select([0])})
+    assert [d.id for d in load_hub(both).dialogues] == ["train/A", "train/B", "test/A"]
+    assert [d.id for d in load_hub(both, split="test").dialogues] == ["A"]
+
+
+def test_incremental_rows_are_understood_too() -> None:
+    row = {
+        "dialogue_id": 7,
+        "service": ["leave"],
+        "speaker": [1],
+        "utterance": ["Kim"],
+        "state": [{"name": "Kim"}],
+    }
+    assert listed(load_hub([row]).dialogues[0]) == [[["leave", "name", ["Kim"]]]]
+
+
+def test_inputs_stay_as_they_were() -> None:
+    in_rows = copy.deepcopy(ROW)
+    in_rows["turns"][1]["dialog_act"] = {"Hotel-Inform": [["Elm Inn", "name"]]}
+    for row in (to_columns(ROW, swap_acts=True), in_rows):
+        before = copy.deepcopy(row)
+        assert load_hub([row]).dialogues[0].turns[0].actions == "hotel-inform(name=Elm Inn)"
+        assert row == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "error", "message"),
+    [
+        ([ROW], {"split": "train"}, ConfigError, "no splits"),
+        ({"train": [ROW]}, {"split": "dev"}, ConfigError, "'train'"),
+        ({"train": "text"}, {}, DataError, "neither rows"),
+        (7, {}, DataError, "neither rows"),
+        ([], {}, DataError, "no usable dialogue"),
+        ([ROW, ROW], {}, DataError, "twice"),
+        ([{"text": "x"}], {}, DataError, "no known kind"),
+        ([{**ROW, "data_split": "train"}], {}, DataError, "data=unified"),
+    ],
+)
+def test_wrong_rows(rows: Any, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        load_hub(rows, **options)
+
+
+def test_malformed_rows_can_be_skipped() -> None:
+    bad = to_columns({**ROW, "dialogue_id": "B"})
+    bad["turns"]["speaker"].pop()
+    corpus = load_hub([bad, ROW], on_error="skip")
+    assert [d.id for d in corpus.dialogues] == ["A"]
+    assert corpus.notes[0].startswith("skipped 1 dialogue: B")
+
+
+def test_hub_ids_ask_for_whole_states_and_explain_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load_dataset(path: str, name: str | None) -> list[dict[str, Any]]:
+        asked.append((path, name))
+        if path == "nowhere/data":
+            raise ConnectionError("could not reach\nthe hub")
+        return [ROW]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert load_hub("pfb30/multi_woz_v22").name == "pfb30/multi_woz_v22"
+    notes = load_hub("pfb30/multi_woz_v22", config="v2.2_active_only").notes
+    load_hub("someone/schema_guided_dstc8")
+    load_hub("someone/else")
+    assert asked == [
+        ("pfb30/multi_woz_v22", "v2.2"),
+        ("pfb30/multi_woz_v22", "v2.2_active_only"),
+        ("someone/schema_guided_dstc8", "dialogues"),
+        ("someone/else", None),
+    ]
+    assert "drops the state" in notes[0]
+    with pytest.raises(DataError, match=r"nowhere/data: cannot be loaded .*could not reach\);.*data\.path"):
+        load_hub("nowhere/data")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def damaged_rows(draw: st.DrawFn) -> Any:
+    """Return a good row in which one part, however deep, is replaced by anything."""
+    row = copy.deepcopy(draw(st.sampled_from([ROW, to_columns(ROW)])))
+    place: Any = row
+    for _ in range(draw(st.integers(1, 8))):
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            break
+        key = draw(st.sampled_from(keys))
+        if not isinstance(place[key], (dict, list)) or draw(st.booleans()):
+            place[key] = draw(anything)
+            break
+        place = place[key]
+    return row
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(damaged_rows() | anything, max_size=2) | anything)
+def test_arbitrary_rows_raise_our_errors_only(rows: Any) -> None:
+    # A text would be a hub id, and asking the hub is not what is tested here.
+    if isinstance(rows, str):
+        return
+    try:
+        corpus = load_hub(rows)
+    except HushbotError:
+        return
+    assert corpus.dialogues
+
+
+@pytest.mark.shared
+def test_case_file(shared_dir: Path) -> None:
+    row = read_json(shared_dir / "cases" / "09_hf_columnar_mw22.json")
+    expected = read_json(shared_dir / "cases" / "09_hf_columnar_mw22.expected.json")["CASE0009"]
+    corpus = load_hub([row])
+    (found,) = corpus.dialogues
+    assert found.id == "CASE0009"
+    assert listed(found) == expected["user_turns"]
+    assert (found.opening, len(found.turns), found.turns[0].response) == ("", 1, "Blue Lantern?")
+    assert "reversed" in corpus.notes[0]
+
+
+@pytest.mark.shared
+def test_real_dialogues_in_columns_are_the_same(shared_dir: Path) -> None:
+    raws = read_json(shared_dir / "data" / "multiwoz22" / "dialogues_5_examples.json")
+    in_rows, in_columns = load_hub(raws), load_hub([to_columns(raw) for raw in raws])
+    assert [listed(d) for d in in_rows.dialogues] == [listed(d) for d in in_columns.dialogues]
+    assert in_rows.schema == in_columns.schema

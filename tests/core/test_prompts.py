@@ -1,0 +1,134 @@
+"""Dialogue text and back: the round trip, the canonical order, and what is no state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hushbot import prompts
+from hushbot.errors import DataError, StateParseError
+from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
+
+AWKWARD = st.text(
+    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("\\(),=|\"'\n\r\t :<>aZ0_")),
+    min_size=1,
+    max_size=12,
+)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> DialogueState:
+    slots = draw(st.sets(st.tuples(AWKWARD, AWKWARD), max_size=6))
+    return frozenset(SlotValue(domain, slot, draw(AWKWARD)) for domain, slot in slots)
+
+
+def state(*triplets: tuple[str, str, str]) -> DialogueState:
+    return frozenset(SlotValue(*triplet) for triplet in triplets)
+
+
+TRIP = state(
+    ("train", "day", "friday"), ("restaurant", "name", "pizza hut"), ("restaurant", "area", "centre")
+)
+
+
+def test_layout_is_the_papers() -> None:
+    assert prompts.render_state(TRIP) == "Restaurant(area=centre, name=pizza hut) Train(day=friday)"
+    assert prompts.render_state(frozenset()) == "None"
+
+
+@given(states())
+def test_any_state_comes_back(original: DialogueState) -> None:
+    text = prompts.render_state(original)
+    assert "\n" not in text
+    assert prompts.parse_state(text) == original
+    assert prompts.parse_state(f"User: hi\n{prompts.STATE_MARKER} {text}\nDatabase: 3 found\n") == original
+
+
+@given(states())
+def test_a_prefix_of_k_triplets_is_a_prefix_of_the_text(original: DialogueState) -> None:
+    text = prompts.render_state(original)
+    in_order = sorted(original)
+    for k in range(len(original) + 1):
+        prefix = prompts.render_state_prefix(original, k)
+        assert text.startswith(prefix)
+        if k:
+            assert prompts.parse_state(prefix) == frozenset(in_order[:k])
+
+
+def test_prefix_ends_with_its_delimiter() -> None:
+    assert prompts.render_state_prefix(TRIP, 1) == "Restaurant(area=centre,"
+    assert prompts.render_state_prefix(TRIP, 2) == "Restaurant(area=centre, name=pizza hut)"
+    with pytest.raises(DataError, match="n_triplets=4 is outside"):
+        prompts.render_state_prefix(TRIP, 4)
+
+
+@given(st.text(max_size=200))
+def test_pieces_join_to_the_text(text: str) -> None:
+    assert "".join(prompts.pieces(text)) == text
+
+
+def test_pieces_end_at_lines_and_after_what_the_bot_continues() -> None:
+    text = "User: a\nBelief State: X(a=b)\nDatabase: 3\nActions: q\nResponse:"
+    assert prompts.pieces(text) == [
+        "User: a\n", "Belief State:", " X(a=b)\n", "Database: 3\n", "Actions:", " q\n", "Response:",
+    ]  # fmt: skip
+
+
+@given(st.text(max_size=80))
+def test_reading_never_raises(text: str) -> None:
+    prompts.read_state(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "I would love to help.", "Belief State: well, (maybe", "Belief State: Restaurant(name=piz"]
+)
+def test_what_is_no_state_is_an_error_not_an_empty_state(text: str) -> None:
+    if text:
+        with pytest.raises(StateParseError):
+            prompts.parse_state(text)
+    else:
+        assert prompts.read_state(text).state is None
+
+
+def test_a_state_cannot_hold_two_values_or_an_empty_one() -> None:
+    with pytest.raises(DataError, match="restaurant-area has two values"):
+        prompts.render_state(state(("restaurant", "area", "north"), ("restaurant", "area", "south")))
+    with pytest.raises(DataError, match="empty"):
+        prompts.render_state(state(("restaurant", "area", "")))
+
+
+def test_history_holds_utterances_only_and_one_line_each() -> None:
+    turns = (
+        Turn("hello\n there", TRIP, response="Hi.\tName?"),
+        Turn("Kim", TRIP, response=None),
+        Turn("still there?", None, response=""),
+    )
+    dialogue = Dialogue("d", turns, opening="Welcome")
+    assert prompts.history_lines(dialogue, 2) == (
+        "System: Welcome\n", "User: hello there\n", "System: Hi. Name?\n", "User: Kim\n", "User: still there?\n",
+    )  # fmt: skip
+
+
+def as_state(domains: dict[str, dict[str, str]]) -> DialogueState:
+    return state(*((d, s, v) for d, slots in domains.items() for s, v in slots.items()))
+
+
+def test_case_round_trips(shared_dir: Path) -> None:
+    case = json.loads((shared_dir / "cases" / "14_linearise_roundtrip.json").read_text(encoding="utf-8"))
+    for entry in case["must_roundtrip"]:
+        assert prompts.parse_state(prompts.render_state(as_state(entry))) == as_state(entry)
+    for left, right in case["equal_after_parse"]:
+        assert prompts.render_state(as_state(left)) == prompts.render_state(as_state(right))
+
+
+def test_case_generated_texts(shared_dir: Path) -> None:
+    for entry in json.loads(
+        (shared_dir / "cases" / "15_generated_state_text.json").read_text(encoding="utf-8")
+    ):
+        parsed = prompts.read_state(entry["text"])
+        expected = None if entry["expected"] is None else as_state(entry["expected"])
+        assert (parsed.state, parsed.is_complete) == (expected, entry["complete"]), entry["text"]

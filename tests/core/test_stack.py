@@ -1,0 +1,119 @@
+"""A stack applies its recipes in order and refuses combinations that make no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from hushbot.errors import ConfigError, DataError
+from hushbot.protocols import Recipe, Target
+from hushbot.recipes.turn_level import TurnLevel
+from hushbot.schema import Schema
+from hushbot.training.stack import RecipeStack
+from hushbot.types import Dialogue, Example, Segment, Turn
+
+DIALOGUES = tuple(Dialogue(name, (Turn("hi", frozenset()),)) for name in ("a", "b", "c"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendWord(Recipe):
+    """Appends a word wherever a recipe can act."""
+
+    word: str = "x"
+
+    def rewrite(
+        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
+    ) -> Sequence[Dialogue]:
+        return [
+            replace(d, turns=tuple(replace(t, user=f"{t.user} {self.word}{epoch}{seed}") for t in d.turns))
+            for d in dialogues
+        ]
+
+    def privatize(self, module: Any) -> Any:
+        return f"{self.word}({module})"
+
+    def guard(self, target: Target) -> Target:
+        return cast(Target, f"{self.word}[{target}]")
+
+
+class AppendMore(AppendWord):
+    """The same under another name."""
+
+
+class DpSgd(Recipe):
+    privacy_unit = "dialogue"
+
+
+class PerUser(Recipe):
+    privacy_unit = "user"
+
+
+class WholeText(Recipe):
+    makes_examples = True
+
+    def examples(self, dialogue: Dialogue) -> Sequence[Example]:
+        return [Example(dialogue.id, (Segment("whole", True),))]
+
+
+class DropLast(Recipe):
+    def rewrite(
+        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
+    ) -> Sequence[Dialogue]:
+        return dialogues[:-1]
+
+
+class Reverse(Recipe):
+    def rewrite(
+        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
+    ) -> Sequence[Dialogue]:
+        return dialogues[::-1]
+
+
+@pytest.mark.parametrize(
+    ("recipes", "said"),
+    [
+        ((), r"recipe=\(empty\) has 0 recipes that make examples \(none\)"),
+        ((DpSgd(),), "recipe=dp_sgd has 0 recipes that make examples"),
+        ((TurnLevel(), WholeText()), r"recipe=turn_level\+whole_text has 2 .*\(turn_level, whole_text\)"),
+        ((TurnLevel(), AppendWord(), AppendWord()), "names append_word more than once"),
+        ((TurnLevel(), DpSgd(), PerUser()), r"claims 2 privacy units \(dialogue, user\)"),
+    ],
+)
+def test_stacks_that_make_no_sense_are_refused(recipes: tuple[Recipe, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        RecipeStack(recipes)
+
+
+def test_all_problems_of_a_stack_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        RecipeStack((DpSgd(), DpSgd(), PerUser()))
+    assert len(caught.value.problems) == 3
+
+
+def test_hooks_apply_in_the_order_of_the_stack() -> None:
+    stack = RecipeStack((AppendWord(word="x"), TurnLevel(), AppendMore(word="y")))
+    rewritten = stack.rewrite(DIALOGUES, Schema(()), epoch=4, seed=2)
+    assert [d.turns[0].user for d in rewritten] == ["hi x42 y42"] * 3
+    assert stack.privatize("m") == "y(x(m))"
+    assert stack.guard(cast(Target, "t")) == "y[x[t]]"
+    assert stack.names == ("append_word", "turn_level", "append_more")
+
+
+def test_examples_come_from_the_one_recipe_that_makes_them() -> None:
+    stack = RecipeStack((DpSgd(), WholeText(), AppendWord()))
+    assert stack.examples(DIALOGUES[0]) == (Example("a", (Segment("whole", True),)),)
+
+
+def test_the_privacy_unit_is_that_of_the_recipe_that_has_one() -> None:
+    assert RecipeStack((TurnLevel(), DpSgd())).privacy_unit == "dialogue"
+    assert RecipeStack((TurnLevel(),)).privacy_unit is None
+
+
+@pytest.mark.parametrize("recipe", [DropLast(), Reverse()])
+def test_a_rewrite_that_loses_or_reorders_dialogues_is_refused(recipe: Recipe) -> None:
+    stack = RecipeStack((TurnLevel(), recipe))
+    with pytest.raises(DataError, match=f"recipe {stack.names[1]} returned"):
+        stack.rewrite(DIALOGUES, Schema(()), epoch=0, seed=0)

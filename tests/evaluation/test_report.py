@@ -1,0 +1,80 @@
+"""The page and the comparison: from report.json alone, self-contained, escaped, honest about gaps."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hushbot.errors import DataError
+from hushbot.evaluation.report import NOT_MEASURED, print_summary, show, summary, write_comparison, write_page
+from hushbot.run import RunDirectory
+from hushbot.types import Estimate
+
+
+def neighbour(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_report = neighbour("test_tradeoff").make_report
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    paths = []
+    for arm, accuracy, leak in (("turn_level", 0.5, 0.6), ("base", 0.1, None)):
+        path = tmp_path / arm
+        with RunDirectory(path).create({"arm": arm}, {"members": []}) as directory:
+            directory.write_report(make_report(arm, 0, accuracy, leak))
+        paths.append(path)
+    return paths
+
+
+def test_numbers_are_shown_with_interval_and_n() -> None:
+    assert show(Estimate(value=0.5, low=0.4, high=0.6, n=7)) == "0.500 [0.400, 0.600] (n=7)"
+    assert show(Estimate(value=None)) == NOT_MEASURED
+    assert show(None) == NOT_MEASURED
+    assert show(3) == "3"
+
+
+def test_page_is_self_contained_and_escapes_what_a_bot_said(runs: list[Path], tmp_path: Path) -> None:
+    write_page(runs, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert(1)</script>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert not re.search(r"(src|href)=[\"']?https?:", page)
+    assert "<svg" in page
+    assert "0.600 [0.500, 0.700] (n=50)" in page
+    assert NOT_MEASURED in page
+
+
+def test_comparison_writes_its_files(runs: list[Path], tmp_path: Path) -> None:
+    write_comparison(runs, tmp_path / "comparison")
+    assert {path.name for path in (tmp_path / "comparison").iterdir()} == {"tradeoff.csv", "tradeoff.png", "report.html"}
+    assert (tmp_path / "comparison" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_comparison_of_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no run directory"):
+        write_comparison([], tmp_path)
+    with pytest.raises(DataError, match="no run directory"):
+        write_comparison([tmp_path / "absent"], tmp_path)
+
+
+def test_summary_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [make_report("turn_level", 0, 0.5, 0.6), make_report("base", 0, None, None)]
+    print_summary(reports)
+    text = capsys.readouterr().out
+    assert "turn_level" in text
+    assert NOT_MEASURED in text
+    assert "50% of dialogue states" in summary(reports[0])
+    assert "leaks under untargeted extraction" in summary(reports[0])
+    assert "no conclusion" in summary(reports[1])

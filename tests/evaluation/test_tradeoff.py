@@ -1,0 +1,87 @@
+"""Utility against leakage from reports: rows, aggregates, CSV and figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
+from hushbot.types import AttackResult, AuditReport, DataInfo, Estimate, Headline, RecipeInfo, RunInfo
+
+HEADLINE = "state_precision@100"
+
+
+def make_report(arm: str, seed: int, accuracy: float | None, leak: float | None) -> AuditReport:
+    """Build a report with hand-readable numbers; every interval is the value plus or minus 0.1."""
+
+    def near(value: float | None) -> Estimate:
+        if value is None:
+            return Estimate(value=None, method="not measured: no candidates")
+        return Estimate(value=value, low=value - 0.1, high=value + 0.1, n=50, method="test")
+
+    attack = AttackResult(
+        verdict="leak" if leak else "inconclusive",
+        headline=Headline(metric=HEADLINE, estimate=near(leak)),
+        metrics={f"vanilla/dc_ppl/{HEADLINE}": near(leak)},
+        control={
+            "nonmembers": {f"vanilla/ppl/{HEADLINE}": near(0.9), f"vanilla/dc_ppl/{HEADLINE}": near(0.2)},
+            "base": None,
+        },
+        notes=["<script>alert(1)</script>"],
+    )
+    return AuditReport(
+        status="complete",
+        run=RunInfo(id="x", created="now", seed=seed, config_sha256="c", data_sha256="d", seconds={"train": 2.0}),
+        recipe=RecipeInfo(stack=arm.split("+")),
+        data=DataInfo(
+            name="toy", members=1, nonmembers=1, calibration=0, controls=0, domains=1, slots=1, turns=2,
+            supervised_tokens=3,
+        ),
+        utility={"joint_goal_accuracy": near(accuracy)},
+        attacks={"untargeted_extraction": attack},
+    )  # fmt: skip
+
+
+def test_control_is_the_headlines_own_under_its_ranking() -> None:
+    report = make_report("turn_level", 0, 0.5, 0.6)
+    label, control = control_of("untargeted_extraction", report.attacks["untargeted_extraction"])
+    assert label == "nonmembers"
+    assert control is not None
+    assert control.value == 0.2
+
+
+def test_rows_are_runs_then_arms() -> None:
+    rows = rows_of([make_report("a+b", 0, 0.5, 0.6), make_report("a+b", 1, 0.7, 0.8), make_report("base", 0, 0.1, 0.2)])
+    assert [(row.arm, row.seed) for row in rows] == [
+        ("a+b", "0"), ("a+b", "1"), ("base", "0"), ("a+b", "all"), ("base", "all"),
+    ]  # fmt: skip
+    accuracy = rows[3].numbers["joint_goal_accuracy"]
+    assert accuracy == pytest.approx((0.6, 0.4, 0.8, 100))
+
+
+def test_a_missing_number_makes_the_mean_missing_not_smaller() -> None:
+    rows = rows_of([make_report("a", 0, 0.5, 0.6), make_report("a", 1, 0.7, None)])
+    aggregate = rows[-1].numbers[f"untargeted_extraction/{HEADLINE}"]
+    assert (aggregate.value, aggregate.low, aggregate.high) == (None, None, None)
+
+
+def test_csv_leaves_unmeasured_cells_empty() -> None:
+    text = tradeoff_csv(rows_of([make_report("a", 0, 0.5, None)]))
+    first = next(csv.DictReader(io.StringIO(text)))
+    assert first["joint_goal_accuracy"] == "0.5"
+    assert first[f"untargeted_extraction/{HEADLINE}"] == ""
+    assert first[f"untargeted_extraction/{HEADLINE}/nonmembers"] == "0.2"
+    assert first["epsilon"] == ""
+
+
+def test_figure_draws_each_run_and_its_chance_line() -> None:
+    figure = tradeoff_figure(rows_of([make_report("a", 0, 0.5, 0.6), make_report("base", 0, 0.1, 0.2)]))
+    (axis,) = figure.axes
+    labels = set(axis.get_legend_handles_labels()[1])
+    assert labels == {"a", "base", "a, chance line (nonmembers)", "base, chance line (nonmembers)"}
+
+
+def test_arm_is_spelled_as_it_is_asked_for() -> None:
+    assert arm_name(make_report("dialogue_level+dp_sgd", 0, 0.5, 0.5)) == "dialogue_level+dp_sgd"
