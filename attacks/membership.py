@@ -117,20 +117,14 @@ class Membership:
             notes.append("no base model to compare with: the control is missing")
         else:
             try:
-                base = self._metrics(
-                    _score_shuffled(target.reference, population, seed), population, bootstrap
-                )
+                base = self._metrics(_score_shuffled(target.reference, population, seed), population, bootstrap)
                 queries *= 2
             except AuditError as error:
                 failure = f"a query to the base model failed: {error}"
-        verdict, reasons = _judge(
-            self.score, metrics, base, blind, n_dialogues=len(set(population.clusters[0]))
-        )
+        verdict, reasons = _judge(self.score, metrics, base, blind, n_dialogues=len(set(population.clusters[0])))
         return AttackResult(
             verdict=verdict if failure is None else "inconclusive",
-            headline=Headline(
-                metric="tpr_at_1pct_fpr", estimate=_estimate(metrics, self.score, "tpr_at_1pct_fpr")
-            ),
+            headline=Headline(metric="tpr_at_1pct_fpr", estimate=_estimate(metrics, self.score, "tpr_at_1pct_fpr")),
             metrics=metrics,
             control={"base": base},
             blind=dict(blind),
@@ -158,9 +152,7 @@ class Membership:
             metrics[f"{name}/auc"] = auc(high, low, clusters=(members, nonmembers), bootstrap=bootstrap)
             metrics[f"{name}/tpr_at_1pct_fpr"] = point.tpr
             metrics[f"{name}/realised_fpr"] = point.realised_fpr
-            metrics[f"{name}/threshold"] = (
-                None if point.threshold is None else ORIENTATION[name] * point.threshold
-            )
+            metrics[f"{name}/threshold"] = None if point.threshold is None else ORIENTATION[name] * point.threshold
         return metrics
 
     def _deltas(
@@ -220,8 +212,7 @@ def _judge(
 ) -> tuple[Verdict, list[str]]:
     """Return the verdict and its reasons, by the rule in the module's docstring."""
     tpr, realised, area, delta = (
-        _estimate(metrics, name, key)
-        for key in ("tpr_at_1pct_fpr", "realised_fpr", "auc", "delta_auc_over_blind")
+        _estimate(metrics, name, key) for key in ("tpr_at_1pct_fpr", "realised_fpr", "auc", "delta_auc_over_blind")
     )
     if tpr.value is None or tpr.low is None or tpr.high is None:
         return "inconclusive", [f"headline {tpr.method or 'has no interval'}"]
@@ -237,9 +228,7 @@ def _judge(
             return "inconclusive", [*reasons, "the score is not shown to beat the blind baseline"]
         return "leak", [*reasons, f"at least {tpr.low:.3f} of members are caught, above {bar:.3f}"]
     if area.high is not None and area.high < 0.5:
-        reasons.append(
-            f"AUC = {area.value:.3f} lies below 0.5: members stand out, though on the unexpected side"
-        )
+        reasons.append(f"AUC = {area.value:.3f} lies below 0.5: members stand out, though on the unexpected side")
         return "inconclusive", reasons
     detectable = detectable_rate(n_dialogues, bar, level=tpr.level)
     shown = "none" if detectable is None else f"{detectable:.3f}"
@@ -252,9 +241,7 @@ def _judge(
 
 def _covers(estimate: Estimate, value: float) -> bool:
     """Return whether the interval covers a value; a missing end excludes nothing."""
-    return (estimate.low is None or estimate.low <= value) and (
-        estimate.high is None or value <= estimate.high
-    )
+    return (estimate.low is None or estimate.low <= value) and (estimate.high is None or value <= estimate.high)
 
 
 def _estimate(metrics: Mapping[str, Metric], name: str, key: str) -> Estimate:

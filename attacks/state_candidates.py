@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+
 from hushbot.attacks.state_metrics import normalise_state
 from hushbot.attacks.token_scores import score
-
 from hushbot.errors import AuditError
 from hushbot.intervals import FloatArray
 from hushbot.prompts import STATE_MARKER, read_state, render_state

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from hushbot.attacks.state_candidates import RANKINGS, Harvest, read_candidates, score_candidates
 from hushbot.attacks.state_metrics import (
     StateIndex,
@@ -43,7 +44,6 @@ from hushbot.attacks.state_metrics import (
     paired_differences,
     randomisation_p,
 )
-
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.protocols import Target
@@ -140,9 +140,7 @@ class UntargetedExtraction:
             headline=Headline(metric=f"state_precision@{self.k}", estimate=_estimate(metrics[headline])),
             metrics={f"{DECODER}/{name}": count for name, count in harvest.counts.items()} | metrics,
             control={
-                "nonmembers": measure(harvest, sides.equal_nonmembers, self.k, seed)
-                if sides.n_equal
-                else None,
+                "nonmembers": measure(harvest, sides.equal_nonmembers, self.k, seed) if sides.n_equal else None,
                 "base": base.metrics,
                 "difference": difference,
                 "randomisation_p": p,
@@ -228,9 +226,7 @@ def compare(harvest: Harvest, sides: Sides, k: int, seed: int) -> tuple[dict[str
     return differences, p
 
 
-def judge(
-    harvest: Harvest, sides: Sides, difference: Estimate | None, p: float | None
-) -> tuple[Verdict, str]:
+def judge(harvest: Harvest, sides: Sides, difference: Estimate | None, p: float | None) -> tuple[Verdict, str]:
     """Apply the rule of the module's docstring; return the verdict and its reason."""
     n = len(harvest.candidates)
     if n < MIN_CANDIDATES:

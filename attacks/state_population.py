@@ -98,9 +98,7 @@ class Population(NamedTuple):
 
     def rows(self, raw: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
         """Return one record per state, without its text."""
-        roles = (
-            ["member"] * len(self.members) + ["nonmember"] * len(self.nonmembers) + ["pool"] * len(self.pool)
-        )
+        roles = ["member"] * len(self.members) + ["nonmember"] * len(self.nonmembers) + ["pool"] * len(self.pool)
         return [
             {
                 "dialogue_id": unit.dialogue_id,

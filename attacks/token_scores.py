@@ -51,9 +51,7 @@ def score(target: Target, prefixes: Sequence[str], suffixes: Sequence[str]) -> d
     texts = [prefix + suffix for prefix, suffix in zip(prefixes, suffixes, strict=True)]
     for i, suffix in enumerate(suffixes):
         if not suffix:
-            raise AuditError(
-                f"text {i} has an empty suffix, which has no probability; drop it before scoring"
-            )
+            raise AuditError(f"text {i} has an empty suffix, which has no probability; drop it before scoring")
     whole = [("", text) for text in texts]
     conditional = list(zip(prefixes, suffixes, strict=True))
     alone = [("", suffix) for suffix in suffixes]
@@ -72,9 +70,7 @@ def _token_logprobs(target: Target, pairs: Sequence[tuple[str, str]]) -> dict[tu
         return {}
     answers = target.logprobs([prompt for prompt, _ in unique], [continuation for _, continuation in unique])
     if len(answers) != len(unique):
-        raise AuditError(
-            f"the target answered {len(answers)} of {len(unique)} scoring queries; rerun the audit"
-        )
+        raise AuditError(f"the target answered {len(answers)} of {len(unique)} scoring queries; rerun the audit")
     arrays = [answer.detach().cpu().double().numpy() for answer in answers]
     broken = sum(array.size == 0 or not np.all(np.isfinite(array)) for array in arrays)
     if broken:
@@ -88,9 +84,7 @@ def _scores_of(text: str, whole: FloatArray, conditional: FloatArray, alone: Flo
     """Apply the module's formulas to one text."""
     denominator = float(alone.sum())
     if abs(denominator) < 1e-9:
-        raise AuditError(
-            "dc_ppl is undefined for a suffix that is certain on its own; drop it, or doubt the target"
-        )
+        raise AuditError("dc_ppl is undefined for a suffix that is certain on its own; drop it, or doubt the target")
     loss = -float(whole.mean())
     n_lowest = max(1, math.floor(MIN_K_SHARE * whole.size))
     return {

@@ -11,7 +11,9 @@ left out everywhere. The baselines are one row per turn, in batches padded to th
 * sorted by length, logits at every position;
 * sorted by length, logits at supervised positions only: the strongest without sharing.
 
-Prints one line per claim and exits with 1 if a goal is missed.
+Prints one line per claim and exits with 1 if a goal is missed. The goals are set for MultiWOZ; where its
+folder is absent, bundled dialogues are joined to its length, but they vary less in length, so that the
+baselines process fewer padding tokens and the first two goals are lower.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from hushbot.types import Dialogue, Example
 MULTIWOZ = Path(__file__).resolve().parents[2] / "shared" / "data" / "multiwoz21"
 MAX_LENGTH = 4096
 IGNORED = -100
+GOALS = {"tiny": (4.0, 2.0, 1.5), "smollm2": (3.0, 2.0, 1.5)}
+GOALS_BUNDLED = (3.0, 1.8, 1.5)
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,9 @@ class Batch:
 
 
 def load_dialogues(n_dialogues: int) -> tuple[str, list[Dialogue]]:
-    """Draw dialogues from MultiWOZ where its folder is present, else make some like them from the bundled corpus.
+    """Draw dialogues from MultiWOZ where it is present, else make some as long from the bundled corpus.
 
-    What sharing saves grows with the number of turns: 7.4 +- 2.2 in MultiWOZ, 4.0 +- 1.1 in the bundled corpus.
+    What sharing saves grows with the number of turns: 7.4 +- 2.2 in MultiWOZ, 4.0 +- 1.1 in the bundled one.
     """
     if MULTIWOZ.is_dir():
         corpus = load("multiwoz21", path=MULTIWOZ, parts=["val"])
@@ -132,9 +136,7 @@ def full_loss(model: Any, batch: Batch) -> Tensor:
     """Return the summed loss with logits at every position."""
     logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
     targets = batch.labels[:, 1:].flatten()
-    return F.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum"
-    )
+    return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), targets, ignore_index=IGNORED, reduction="sum")
 
 
 def supervised_loss(model: Any, batch: Batch) -> Tensor:
@@ -185,6 +187,8 @@ def measure(arguments: argparse.Namespace) -> list[Claim]:
         "shared prefix": (model, packed, loss_sum, n_packed),
     }
     seconds: dict[str, list[float]] = {variant: [] for variant in variants}
+    for trained, items, loss, _ in variants.values():
+        epoch(trained, items[:1], loss)  # the first call of a process pays for set-up
     for _ in range(arguments.rounds):
         for variant, (trained, items, loss, _) in variants.items():
             seconds[variant].append(epoch(trained, items, loss))
@@ -193,22 +197,18 @@ def measure(arguments: argparse.Namespace) -> list[Claim]:
         print(f"  {variant:26s} {n_tokens:8d} tokens ({n_tokens / n_packed:.2f})  {best[variant]:8.2f} CPU s")
     # The last epochs left the gradients of the strongest baseline in `plain` and the packed ones in `model`.
     difference = float((gradient(model) - gradient(plain)).norm() / gradient(plain).norm())
-    goals = (3.0 if arguments.model == "smollm2" else 4.0, 2.0, 1.5)
+    goals = GOALS[arguments.model] if MULTIWOZ.is_dir() else GOALS_BUNDLED
     return [
         *(
             Claim("shared-prefix training", variant, goal, best[variant] / best["shared prefix"])
             for variant, goal in zip(list(variants)[:3], goals, strict=True)
         ),
-        Claim(
-            "shared-prefix gradient, relative difference", "turn-level rows", 1e-5, difference, is_ratio=False
-        ),
+        Claim("shared-prefix gradient, relative difference", "turn-level rows", 1e-5, difference, is_ratio=False),
     ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=["tiny", "smollm2"], default="tiny")
     parser.add_argument("--dialogues", type=int, help="default: 24, or 3 with smollm2")
     parser.add_argument("--rounds", type=int, help="default: 3, or 1 with smollm2")

@@ -43,12 +43,11 @@ def load_run_target(
     }
 
 
-def load_model_target(
-    model: str, adapter: str | None, inference: Mapping[str, int]
-) -> tuple[Target, dict[str, Any]]:
+def load_model_target(model: str, adapter: str | None, inference: Mapping[str, int]) -> tuple[Target, dict[str, Any]]:
     """Return a model folder's or hub id's bot."""
-    sizes = {key: int(inference[key]) for key in ("batch_rows", "batch_tokens")}
-    target = LocalTarget.from_pretrained(model, adapter=adapter, **sizes)
+    target = LocalTarget.from_pretrained(
+        model, adapter=adapter, batch_rows=int(inference["batch_rows"]), batch_tokens=int(inference["batch_tokens"])
+    )
     folder = Path(adapter or model)
     hashed = weights_sha256(folder) if folder.is_dir() else None
     return target, {"run": {"weights_sha256": hashed}}

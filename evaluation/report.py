@@ -104,9 +104,7 @@ def summary(report: AuditReport) -> str:
         "inconclusive": "gives no conclusion",
         "not_measured": "was not measured",
     }
-    parts += [
-        f"{words[attack.verdict]} under {name.replace('_', ' ')}" for name, attack in report.attacks.items()
-    ]
+    parts += [f"{words[attack.verdict]} under {name.replace('_', ' ')}" for name, attack in report.attacks.items()]
     return "; ".join(parts) + "."
 
 
@@ -122,11 +120,7 @@ def _flat(numbers: object) -> list[tuple[str, str]]:
     return [
         (
             "",
-            NOT_MEASURED
-            if numbers is None
-            else f"{numbers:.4g}"
-            if isinstance(numbers, float)
-            else str(numbers),
+            NOT_MEASURED if numbers is None else f"{numbers:.4g}" if isinstance(numbers, float) else str(numbers),
         )
     ]
 

@@ -145,9 +145,7 @@ def estimates(scores: Sequence[TurnScore], *, seed: int = 0) -> dict[str, Estima
         return ratio_by_dialogue(pairs, nothing=nothing, seed=seed)
 
     return {
-        "joint_goal_accuracy": rate(
-            [(s.dialogue_id, s.is_correct, 1) for s in counted], "no turn was scored"
-        ),
+        "joint_goal_accuracy": rate([(s.dialogue_id, s.is_correct, 1) for s in counted], "no turn was scored"),
         "joint_goal_accuracy_nonempty": rate(
             [(s.dialogue_id, s.is_correct, 1) for s in counted if not s.is_empty],
             "no scored turn has a gold triplet",
@@ -162,18 +160,14 @@ def estimates(scores: Sequence[TurnScore], *, seed: int = 0) -> dict[str, Estima
             [(s.dialogue_id, 2 * s.matched, 2 * s.matched + s.spurious + s.missed) for s in counted],
             "neither side has a triplet",
         ),
-        "coverage_dialogues": _share(
-            len({s.dialogue_id for s in answered}), len({s.dialogue_id for s in known})
-        ),
+        "coverage_dialogues": _share(len({s.dialogue_id for s in answered}), len({s.dialogue_id for s in known})),
         "coverage_turns": _share(len(answered), len(known)),
     }
 
 
 def counts(scores: Sequence[TurnScore]) -> dict[str, int]:
     """Return how many turns had each outcome, and over how many turns a rate is taken."""
-    found = {
-        f"turns_{name}": sum(s.outcome == name for s in scores) for name in ("unparsed", "missing", "unknown")
-    }
+    found = {f"turns_{name}": sum(s.outcome == name for s in scores) for name in ("unparsed", "missing", "unknown")}
     return {"turns_counted": sum(score.counts for score in scores), **found}
 
 
@@ -242,17 +236,13 @@ def _score(
     )
 
 
-def _accepted(
-    name: str, turn: int, state: DialogueState, ignored: frozenset[str]
-) -> dict[_Slot, frozenset[str]]:
+def _accepted(name: str, turn: int, state: DialogueState, ignored: frozenset[str]) -> dict[_Slot, frozenset[str]]:
     """Return the right values of each gold slot; a slot of which every value is ignored is left out."""
     accepted: dict[_Slot, frozenset[str]] = {}
     for triplet in state:
         slot = (_text(triplet.domain), _text(triplet.slot))
         if slot in accepted:
-            raise DataError(
-                f"dialogue {name}, turn {turn}: the gold state has two values for {'-'.join(slot)}"
-            )
+            raise DataError(f"dialogue {name}, turn {turn}: the gold state has two values for {'-'.join(slot)}")
         accepted[slot] = frozenset(_value(value) for value in triplet.values)
     return {slot: values for slot, values in accepted.items() if not values <= ignored}
 

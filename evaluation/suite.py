@@ -192,13 +192,23 @@ def target_of(config: Mapping[str, Any], folder: Path, inference: Mapping[str, i
     from hushbot.training.backbone import load_model
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sizes = {key: int(inference[key]) for key in ("batch_rows", "batch_tokens")}
+    rows, tokens = int(inference["batch_rows"]), int(inference["batch_tokens"])
     loaded = load_model(folder)
     reference = None
     if config["fit"] and not hasattr(loaded.model, "peft_config"):
         before = build(config["backbone"], "backbone").load()
-        reference = LocalTarget(before.model, before.tokenizer, name="base", device=device, **sizes)
-    return LocalTarget(loaded.model, loaded.tokenizer, name=name, device=device, reference=reference, **sizes)
+        reference = LocalTarget(
+            before.model, before.tokenizer, name="base", device=device, batch_rows=rows, batch_tokens=tokens
+        )
+    return LocalTarget(
+        loaded.model,
+        loaded.tokenizer,
+        name=name,
+        device=device,
+        reference=reference,
+        batch_rows=rows,
+        batch_tokens=tokens,
+    )
 
 
 def measure(

@@ -87,9 +87,7 @@ def track_states(
     target: Target, dialogues: Sequence[Dialogue], *, max_new_tokens: int, seed: int
 ) -> tuple[TrackedTurn, ...]:
     """Let the bot read its state in every turn, dialogue by dialogue."""
-    prompts = [
-        state_prompt(history_lines(dialogue, i)) for dialogue in dialogues for i in range(len(dialogue.turns))
-    ]
+    prompts = [state_prompt(history_lines(dialogue, i)) for dialogue in dialogues for i in range(len(dialogue.turns))]
     texts = iter(_continue(target, prompts, max_new_tokens, seed))
     tracked: list[TrackedTurn] = []
     for dialogue in dialogues:
@@ -99,9 +97,7 @@ def track_states(
             parsed = read_state(text)
             state = parsed.state if parsed.is_complete else None
             in_use = before if state is None else state
-            tracked.append(
-                TrackedTurn(dialogue=dialogue, turn=i, text=text, state=state, in_use=in_use, before=before)
-            )
+            tracked.append(TrackedTurn(dialogue=dialogue, turn=i, text=text, state=state, in_use=in_use, before=before))
             before = in_use
     return tuple(tracked)
 
@@ -125,9 +121,7 @@ def track_responses(
         for turn, found in zip(answered, lookups, strict=True)
     ]
     actions = _continue(target, prompts, max_new_tokens, seed)
-    prompts = [
-        prompt + text_line(action) + RESPONSE_MARKER for prompt, action in zip(prompts, actions, strict=True)
-    ]
+    prompts = [prompt + text_line(action) + RESPONSE_MARKER for prompt, action in zip(prompts, actions, strict=True)]
     responses = _continue(target, prompts, max_new_tokens, seed)
     done = {
         (turn.dialogue.id, turn.turn): replace(
@@ -159,9 +153,7 @@ def gold_log_likelihood(target: Target, dialogues: Sequence[Dialogue]) -> list[t
     for (d, i), score in zip(known, scores, strict=True):
         total = float(score.sum())
         if not math.isfinite(total):
-            raise AuditError(
-                f"dialogue {dialogues[d].id}, turn {i}: the gold state's log-probability is {total}"
-            )
+            raise AuditError(f"dialogue {dialogues[d].id}, turn {i}: the gold state's log-probability is {total}")
         sums[d] = (sums[d][0] + total, sums[d][1] + len(score))
     return sums
 

@@ -118,9 +118,7 @@ def tradeoff_csv(rows: Sequence[ArmRow]) -> str:
     writer.writerow(["arm", "seed", "status", *(column + part for column in columns for part in parts)])
     for row in rows:
         cells = [row.numbers.get(column, Point(None, None, None, 0)) for column in columns]
-        writer.writerow(
-            [row.arm, row.seed, row.status, *("" if x is None else x for cell in cells for x in cell)]
-        )
+        writer.writerow([row.arm, row.seed, row.status, *("" if x is None else x for cell in cells for x in cell)])
     return sink.getvalue()
 
 

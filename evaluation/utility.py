@@ -72,9 +72,7 @@ class UtilitySettings:
                 f"max_dialogues={self.max_dialogues} must be at least 1 or null; set utility.max_dialogues"
             )
         if self.max_new_tokens < 1:
-            raise ValueError(
-                f"max_new_tokens={self.max_new_tokens} must be at least 1; set utility.max_new_tokens"
-            )
+            raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1; set utility.max_new_tokens")
         _ = self.rules  # its own checks
 
     @property
@@ -194,9 +192,7 @@ def _run(
     if not settings.responses:
         return tracked, {"responses": "responses are off (utility.responses=false)"}
     try:
-        return track_responses(
-            target, tracked, database, max_new_tokens=settings.max_new_tokens, seed=seed
-        ), {}
+        return track_responses(target, tracked, database, max_new_tokens=settings.max_new_tokens, seed=seed), {}
     except AuditError as error:
         return tracked, {"responses": str(error)}
 

@@ -39,9 +39,7 @@ class TurnLevel(Recipe):
     def examples(self, dialogue: Dialogue) -> Sequence[Example]:
         """Return one example per turn with a known state, in turn order."""
         return tuple(
-            _example(dialogue, index, turn.state)
-            for index, turn in enumerate(dialogue.turns)
-            if turn.state is not None
+            _example(dialogue, index, turn.state) for index, turn in enumerate(dialogue.turns) if turn.state is not None
         )
 
 

@@ -78,9 +78,7 @@ def synthetic_dialogue(number: int, rng: random.Random, time: str) -> Dialogue:
         )
     )
     search = frozenset({SlotValue("restaurant", "name", name), SlotValue("restaurant", "area", area)})
-    booking = frozenset(
-        {SlotValue("restaurant", "book people", people), SlotValue("restaurant", "book time", time)}
-    )
+    booking = frozenset({SlotValue("restaurant", "book people", people), SlotValue("restaurant", "book time", time)})
     journey = frozenset({SlotValue("train", "destination", destination), SlotValue("train", "day", day)})
     reference = SlotValue("restaurant", "reference", f"r{number:05}")
     turns = [
@@ -169,10 +167,7 @@ class CountingTarget:
     ) -> list[list[str]]:
         self.n_sampled += n * len(prompts)
         return [
-            [
-                cut(self.draw(prompt, draw_rng(seed, position, draw)), max_new_tokens, decoding)
-                for draw in range(n)
-            ]
+            [cut(self.draw(prompt, draw_rng(seed, position, draw)), max_new_tokens, decoding) for draw in range(n)]
             for position, prompt in enumerate(prompts)
         ]
 
@@ -205,8 +200,7 @@ class Stranger(CountingTarget):
     def draw(self, prompt: str, rng: random.Random) -> str:
         slots = rng.sample(self.schema.slots, rng.randint(1, 4))
         state: DialogueState = frozenset(
-            SlotValue(slot.domain, slot.name, rng.choice(self.pools[slot.domain, slot.name]))
-            for slot in slots
+            SlotValue(slot.domain, slot.name, rng.choice(self.pools[slot.domain, slot.name])) for slot in slots
         )
         return f" {render_state(state)}\n"
 
@@ -252,9 +246,7 @@ class FailingTarget:
     ) -> list[list[str]]:
         if self.can_sample is None:
             raise AuditError("the endpoint answered 503 to every request; start it and audit again")
-        return self.can_sample.sample(
-            prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed
-        )
+        return self.can_sample.sample(prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
 
     def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
         raise AuditError("the endpoint returns no log-probabilities; use one that does")

@@ -23,11 +23,7 @@ def test_none_is_overlooked() -> None:
 def overrides_for(path: Path) -> list[str]:
     group, option = path.parent.name, path.stem
     text = path.read_text(encoding="utf-8")
-    needed = [
-        f"{group}.{line.split(':')[0].strip()}=somewhere"
-        for line in text.splitlines()
-        if line.endswith(" ???")
-    ]
+    needed = [f"{group}.{line.split(':')[0].strip()}=somewhere" for line in text.splitlines() if line.endswith(" ???")]
     return [f"{group}={option}", *needed]
 
 

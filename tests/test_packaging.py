@@ -30,9 +30,7 @@ def test_pins_lie_inside_the_ranges() -> None:
     from packaging.requirements import Requirement
 
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(
-        line.lower().replace("_", "-").split("==") for line in lines if line and not line.startswith("#")
-    )
+    pins = dict(line.lower().replace("_", "-").split("==") for line in lines if line and not line.startswith("#"))
     assert pins["torch"] == "2.13.0"
     for text in PROJECT["project"]["dependencies"]:
         requirement = Requirement(text)

@@ -28,9 +28,7 @@ app = typer.Typer(
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Configuration overrides, such as recipe=turn_level seed=1")
 ]
-Trust = Annotated[
-    list[str] | None, typer.Option(help="A package outside hushbot that a `_target_` may come from")
-]
+Trust = Annotated[list[str] | None, typer.Option(help="A package outside hushbot that a `_target_` may come from")]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder with your own configuration groups")]
 
 
@@ -104,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def guarded(action: Callable[[], object]) -> int:
-    """Run an action and return its exit code; errors that we raise on purpose are printed, bugs keep their traceback."""
+    """Run an action and return its exit code; errors raised on purpose are printed, bugs keep their traceback."""
     try:
         action()
     except HushbotError as error:

@@ -24,9 +24,7 @@ STACKED_GROUPS = ("recipe", "attack")
 """Groups of which several options may be chosen at once."""
 _NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
 """Lines of a Hydra error that mislead or say nothing to a user."""
-UNHASHED_KEYS = frozenset(
-    {"run", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"}
-)
+UNHASHED_KEYS = frozenset({"run", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"})
 """Top-level keys that change where or how a run happens, not what it measures."""
 
 
@@ -134,9 +132,7 @@ def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[
         target = str(node["_target_"])
         if not any(target.startswith(f"{package}.") for package in ("hushbot", *trust)):
             package = target.split(".")[0]
-            problems.append(
-                f"{key}._target_={target!r} lies outside hushbot; name it with `--trust {package}`"
-            )
+            problems.append(f"{key}._target_={target!r} lies outside hushbot; name it with `--trust {package}`")
             continue
         try:
             component = locate(target)

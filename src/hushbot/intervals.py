@@ -66,9 +66,7 @@ def finite_array(name: str, values: ArrayLike) -> FloatArray:
     array = np.asarray(values, dtype=np.float64)
     broken = int(np.count_nonzero(~np.isfinite(array)))
     if broken:
-        raise AuditError(
-            f"{name}: {broken} of {array.size} values are NaN or infinite; find the failed queries"
-        )
+        raise AuditError(f"{name}: {broken} of {array.size} values are NaN or infinite; find the failed queries")
     return array
 
 
@@ -157,17 +155,11 @@ def paired_bootstrap(
     """
     first, second = finite_array("paired_bootstrap: a", a), finite_array("paired_bootstrap: b", b)
     if first.shape != second.shape:
-        raise ValueError(
-            f"paired values differ in shape: {first.shape} and {second.shape}; pair them by unit first"
-        )
+        raise ValueError(f"paired values differ in shape: {first.shape} and {second.shape}; pair them by unit first")
     if bounds is None and is_binary(first) and is_binary(second):
         bounds = (-1.0, 1.0)
-    estimate = cluster_bootstrap(
-        first - second, clusters, bounds=bounds or (-np.inf, np.inf), bootstrap=bootstrap
-    )
-    return estimate.model_copy(
-        update={"method": estimate.method.replace("cluster_bootstrap", "paired_bootstrap")}
-    )
+    estimate = cluster_bootstrap(first - second, clusters, bounds=bounds or (-np.inf, np.inf), bootstrap=bootstrap)
+    return estimate.model_copy(update={"method": estimate.method.replace("cluster_bootstrap", "paired_bootstrap")})
 
 
 def group(clusters: Clusters | None, n: int) -> IntArray:

@@ -66,9 +66,7 @@ def launch(cells: Sequence[Cell], folder: Path, *, workers: int, threads: int) -
                 running.remove(job)
                 _follow(job)
                 if job.process.returncode != 0:
-                    failures.append(
-                        f"{job.cell.name} ended with code {job.process.returncode}: {_tail(job.log)}"
-                    )
+                    failures.append(f"{job.cell.name} ended with code {job.process.returncode}: {_tail(job.log)}")
                 else:
                     _say(f"{job.cell.name}: done after {time.monotonic() - job.started:.0f} s")
             time.sleep(POLL_SECONDS)
@@ -78,9 +76,7 @@ def launch(cells: Sequence[Cell], folder: Path, *, workers: int, threads: int) -
         for job in running:
             job.process.wait()
     if failures:
-        raise HushbotError(
-            "; ".join(failures) + f"; logs are in {folder}; the same command runs only what is missing"
-        )
+        raise HushbotError("; ".join(failures) + f"; logs are in {folder}; the same command runs only what is missing")
 
 
 def _start(cell: Cell, folder: Path, threads: int) -> _Running:

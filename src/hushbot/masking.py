@@ -50,9 +50,7 @@ def mask_value(value: str, *, slot: str = "") -> str:
 
 def mask_state(state: DialogueState) -> str:
     """Write a state with every value masked; domains and slots stay readable."""
-    return render_state(
-        frozenset(SlotValue(t.domain, t.slot, mask_value(t.value, slot=t.slot)) for t in state)
-    )
+    return render_state(frozenset(SlotValue(t.domain, t.slot, mask_value(t.value, slot=t.slot)) for t in state))
 
 
 def mask_text(text: str) -> str:

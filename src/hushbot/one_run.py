@@ -54,9 +54,7 @@ def one_run_epsilon(
     if not 0 <= delta < 1:
         raise ValueError(f"delta={delta!r} is outside [0, 1)")
     if delta > 0 and (canaries is None or canaries < guesses):
-        raise ValueError(
-            f"canaries={canaries} with delta={delta:g}: give the number of canaries, at least {guesses}"
-        )
+        raise ValueError(f"canaries={canaries} with delta={delta:g}: give the number of canaries, at least {guesses}")
     if guesses == 0:
         return OneRunBound(unmeasured("no guesses", level=level), None, 0, 0)
     slack = 2.0 * delta * (canaries or 0)

@@ -40,9 +40,7 @@ USER_MARKER = "User:"
 SYSTEM_MARKER = "System:"
 EMPTY_STATE = "None"
 
-_PIECE = re.compile(
-    rf"^(?:{STATE_MARKER}|{ACTIONS_MARKER}|{RESPONSE_MARKER})|[^\n]*\n|[^\n]+", flags=re.MULTILINE
-)
+_PIECE = re.compile(rf"^(?:{STATE_MARKER}|{ACTIONS_MARKER}|{RESPONSE_MARKER})|[^\n]*\n|[^\n]+", flags=re.MULTILINE)
 _NAMED = {"\n": "\\n", "\r": "\\r"}
 _NAMED_BACK = {"n": "\n", "r": "\r"}
 
@@ -106,9 +104,7 @@ def parse_state(text: str) -> DialogueState:
     """
     parsed = read_state(text)
     if parsed.state is None or (not parsed.is_complete and not parsed.state):
-        raise StateParseError(
-            f"no dialogue state in {text[:80]!r}; expected `{STATE_MARKER} Domain(slot=value)`"
-        )
+        raise StateParseError(f"no dialogue state in {text[:80]!r}; expected `{STATE_MARKER} Domain(slot=value)`")
     return parsed.state
 
 
@@ -163,9 +159,7 @@ def _escape(text: str, special: str = "\\(),=") -> str:
     if lead == 0 and trail == len(text):
         return inner
     # Blanks at either end would be trimmed when read back, so each of them is escaped.
-    return "".join(
-        _NAMED.get(c, "\\" + c if c in special or i < lead or i >= trail else c) for i, c in enumerate(text)
-    )
+    return "".join(_NAMED.get(c, "\\" + c if c in special or i < lead or i >= trail else c) for i, c in enumerate(text))
 
 
 def _gets_capital(name: str) -> bool:

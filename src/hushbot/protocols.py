@@ -4,7 +4,7 @@ A **recipe** hardens training: any of four hooks, each the identity unless overr
 which they are named; exactly one in a stack makes the examples.
 
 A **target** is a score-based black box (the paper's threat model, section III-B2): it continues prompts and says how
-probable a continuation is. Attacks know nothing else, so each runs unchanged on a local model, an adapter or an endpoint.
+probable a continuation is. Attacks know nothing else, so each runs unchanged on a model, an adapter or an endpoint.
 
 An **attack** runs against a target with a split that says who was a member, and answers with a verdict beside its
 control. A **tracker** is told the report each time it grows. A **database** answers for the venues a state matches.
@@ -36,9 +36,7 @@ class Recipe:
     privacy_unit: str | None = None
     """What one unit of a differential privacy guarantee is (`dialogue`); mandatory wherever epsilon is claimed."""
 
-    def rewrite(
-        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
-    ) -> Sequence[Dialogue]:
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         """Return the dialogues to train on in one epoch; ids and their order are kept."""
         return dialogues
 

@@ -125,9 +125,7 @@ class RunDirectory:
         run = cls(path)
         for needed in (run.config_path, run.manifest_path):
             if not needed.is_file():
-                raise DataError(
-                    f"{run.path} is no run directory: it has no {needed.name}; give the path of a run"
-                )
+                raise DataError(f"{run.path} is no run directory: it has no {needed.name}; give the path of a run")
         return run
 
     def close(self) -> None:
@@ -180,9 +178,7 @@ class RunDirectory:
         try:
             config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise DataError(
-                f"{self.config_path} cannot be read: {error}; restore it or start a new run"
-            ) from error
+            raise DataError(f"{self.config_path} cannot be read: {error}; restore it or start a new run") from error
         if not isinstance(config, dict):
             raise DataError(f"{self.config_path} holds no mapping; restore it or start a new run")
         return config
@@ -266,8 +262,7 @@ class RunDirectory:
             owner = handle.read().strip() or "unknown"
             handle.close()
             raise DataError(
-                f"{self.path} is being written by process {owner}; "
-                "wait for it to end or choose another run directory"
+                f"{self.path} is being written by process {owner}; wait for it to end or choose another run directory"
             ) from error
         handle.truncate(0)
         handle.write(str(os.getpid()))
@@ -314,17 +309,11 @@ def report_json(report: AuditReport) -> str:
     """
     for key, value in float_leaves(report.model_dump()):
         if not math.isfinite(value):
-            raise AuditError(
-                f"report.json: {key}={value} is no finite number; write null and say why in the notes"
-            )
+            raise AuditError(f"report.json: {key}={value} is no finite number; write null and say why in the notes")
     try:
-        return (
-            json.dumps(report.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        )
+        return json.dumps(report.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     except (ValueError, TypeError) as error:
-        raise AuditError(
-            f"report.json cannot hold this report: {error}; store plain numbers and texts"
-        ) from error
+        raise AuditError(f"report.json cannot hold this report: {error}; store plain numbers and texts") from error
 
 
 def report_schema() -> str:
@@ -343,9 +332,7 @@ def _parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> bytes:
         try:
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(
-                f"{path}: column {name!r} mixes types ({error}); give every row the same type"
-            ) from error
+            raise DataError(f"{path}: column {name!r} mixes types ({error}); give every row the same type") from error
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue()

@@ -262,9 +262,7 @@ def _weighted_auc(members: FloatArray, nonmembers: FloatArray) -> Callable[[IntA
     return value
 
 
-def _weighted_tpr(
-    members: FloatArray, reference: FloatArray, fpr: float
-) -> Callable[[IntArray, IntArray], float]:
+def _weighted_tpr(members: FloatArray, reference: FloatArray, fpr: float) -> Callable[[IntArray, IntArray], float]:
     """Return the rate of caught members, threshold chosen anew, given how often each unit counts."""
     levels, position = np.unique(-reference, return_inverse=True)  # best score first
     # A member beats level j, and all worse ones, from the first level that lies strictly below its score.

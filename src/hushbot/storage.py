@@ -28,9 +28,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
-        os.chmod(
-            name, 0o644
-        )  # a temporary file is private by default, which would hide the report from the group
+        os.chmod(name, 0o644)  # a temporary file is private by default, which would hide the report from the group
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -53,9 +51,7 @@ def plain_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
         text.encode()  # refuses half a surrogate pair, which no file can hold
         plain: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{what} cannot be stored: {error}; use plain numbers, texts, lists and mappings"
-        ) from error
+        raise ConfigError(f"{what} cannot be stored: {error}; use plain numbers, texts, lists and mappings") from error
     return plain
 
 

@@ -107,9 +107,7 @@ def test_the_base_control_knows_nothing_and_the_blind_baseline_neither() -> None
     split = make_split()
     result = run(memoriser(split), split)
     base = result.control["base"]
-    assert set(base) == {
-        f"{n}/{key}" for n in NAMES for key in ("auc", "tpr_at_1pct_fpr", "realised_fpr", "threshold")
-    }
+    assert set(base) == {f"{n}/{key}" for n in NAMES for key in ("auc", "tpr_at_1pct_fpr", "realised_fpr", "threshold")}
     assert base["dc_ppl/auc"].low < 0.5 < base["dc_ppl/auc"].high
     assert result.blind is not None
     assert result.blind["length_auc"].value == 0.5

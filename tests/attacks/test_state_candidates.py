@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hushbot.attacks import state_candidates
-from hushbot.attacks.state_candidates import Candidate, Harvest, read_candidates, score_candidates
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hushbot.attacks import state_candidates
+from hushbot.attacks.state_candidates import Candidate, Harvest, read_candidates, score_candidates
 from hushbot.types import SlotValue
 
 
@@ -51,9 +51,7 @@ def test_third_states_are_counted_apart() -> None:
 
 
 SAMPLES = st.lists(
-    st.sampled_from(
-        ["", " None", " junk", " Hotel(a=1", " Hotel(a=1, b=", " Hotel(a=1)", " hotel(A=1) Taxi(b=2)"]
-    )
+    st.sampled_from(["", " None", " junk", " Hotel(a=1", " Hotel(a=1, b=", " Hotel(a=1)", " hotel(A=1) Taxi(b=2)"])
     | st.text(alphabet="Hotel(a=1, )\\\n", max_size=12),
     max_size=12,
 )
@@ -69,9 +67,7 @@ def test_every_sample_is_counted_once_in_any_order(samples: list[str], random: A
 
 
 def candidates(n: int) -> list[Candidate]:
-    return [
-        Candidate(frozenset({SlotValue("hotel", "stars", str(i))}), f"Hotel(stars={i})", 1) for i in range(n)
-    ]
+    return [Candidate(frozenset({SlotValue("hotel", "stars", str(i))}), f"Hotel(stars={i})", 1) for i in range(n)]
 
 
 def test_low_scores_rank_first_and_ties_fall_at_random() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hushbot.attacks.state_extraction import UntargetedExtraction, take_sides
 
+from hushbot.attacks.state_extraction import UntargetedExtraction, take_sides
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.schema import Schema
@@ -103,9 +103,7 @@ def test_an_equal_share_of_both_sides_is_no_leak() -> None:
 def test_fifty_parts_of_one_dialogue_are_no_leak() -> None:
     triplets = frozenset(SlotValue("hotel", slot, "x") for slot in "abcdef")
     one = Dialogue("m0", (Turn("hello", triplets),))
-    parts = [
-        f" Hotel({a}=x, {b}=x, {c}=x)" for a in "abcdef" for b in "abcdef" for c in "abcdef" if a < b < c
-    ]
+    parts = [f" Hotel({a}=x, {b}=x, {c}=x)" for a in "abcdef" for b in "abcdef" for c in "abcdef" if a < b < c]
     result = attack(Script(parts), replace(SPLIT, members=(one, *SPLIT.members[1:])))
     assert len(parts) == 20
     assert result.headline.estimate.value == 1
@@ -198,9 +196,7 @@ def test_uneven_sides_are_compared_on_equal_shares_and_said_so() -> None:
     result = attack(Script(lines("member", 30)), split)
     assert any(note.startswith("30 members and 10 non-members") for note in result.notes)
     assert estimate(result.metrics, HEADLINE).value == 1  # what leaked is counted against all members
-    assert estimate(result.control["difference"], "vanilla/none/state_precision").value == pytest.approx(
-        1 / 3
-    )
+    assert estimate(result.control["difference"], "vanilla/none/state_precision").value == pytest.approx(1 / 3)
 
 
 def test_rows_say_of_each_candidate_whose_it_is() -> None:

@@ -7,6 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hushbot.attacks.state_metrics import (
     StateIndex,
     extraction_metrics,
@@ -14,9 +17,6 @@ from hushbot.attacks.state_metrics import (
     paired_differences,
     randomisation_p,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from hushbot.corpora.multiwoz import load_multiwoz
 from hushbot.types import Dialogue, DialogueState, Estimate, Metric, SlotValue, Turn
 
@@ -54,9 +54,7 @@ def test_triplets_of_different_turns_or_people_make_no_correct_candidate() -> No
 
 
 def test_case_and_outer_blanks_are_folded_and_nothing_else() -> None:
-    truth = StateIndex.of(
-        [dialogue("d", frozenset({SlotValue("Hotel", "name ", " Acorn  House", ("acorn",))}))]
-    )
+    truth = StateIndex.of([dialogue("d", frozenset({SlotValue("Hotel", "name ", " Acorn  House", ("acorn",))}))])
     assert truth.holds(normalise_state(frozenset({SlotValue("hotel", "name", "ACORN  house")})))
     assert not truth.holds(normalise_state(frozenset({SlotValue("hotel", "name", "acorn house")})))
     assert not truth.holds(normalise_state(frozenset({SlotValue("hotel", "name", "acorn")})))
@@ -129,9 +127,7 @@ def test_holders_equal_the_subset_rule_written_the_slow_way(
     sides: list[list[DialogueState]], candidate: DialogueState
 ) -> None:
     dialogues = [dialogue(str(i), *states) for i, states in enumerate(sides)]
-    slow = {
-        d.id for d in dialogues if candidate and any(candidate <= (t.state or frozenset()) for t in d.turns)
-    }
+    slow = {d.id for d in dialogues if candidate and any(candidate <= (t.state or frozenset()) for t in d.turns)}
     assert StateIndex.of(dialogues).holders(candidate) == slow
 
 

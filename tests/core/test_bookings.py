@@ -67,9 +67,7 @@ def test_promised_features_occur(halves: dict[str, Corpus]) -> None:
         assert sum(len(d.domains) > 1 for d in corpus.dialogues) > n / 2
         assert any(t.value == "dontcare" for t in triplets(corpus))
         values = [{t.value: t.domain for t in d.final_state or ()} for d in corpus.dialogues]
-        repeated = sum(
-            len({t.value for t in d.final_state or ()}) < len(d.final_state or ()) for d in corpus.dialogues
-        )
+        repeated = sum(len({t.value for t in d.final_state or ()}) < len(d.final_state or ()) for d in corpus.dialogues)
         assert repeated > 50, values[:1]
         changed = kept = 0
         for dialogue in corpus.dialogues:
@@ -106,6 +104,5 @@ def test_lookup_counts_and_shows_a_single_match() -> None:
     assert database.lookup(chosen, chosen) == "restaurant 1 found, b, 2, q"
     assert database.lookup(frozenset({SlotValue("taxi", "to", "b")}), frozenset()) == ""
     assert (
-        database.lookup(frozenset({SlotValue("restaurant", "food", "peruvian")}), frozenset())
-        == "restaurant 0 found"
+        database.lookup(frozenset({SlotValue("restaurant", "food", "peruvian")}), frozenset()) == "restaurant 0 found"
     )

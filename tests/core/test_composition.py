@@ -100,9 +100,7 @@ def test_all_problems_are_found_at_once() -> None:
 def test_untrusted_target_is_refused_without_importing_it() -> None:
     (problem,) = composition.find_problems({"x": {"_target_": "no_such_package.Thing"}})
     assert "lies outside hushbot" in problem
-    assert composition.find_problems({"x": {"_target_": "hushbotter.Thing"}})[0].endswith(
-        "`--trust hushbotter`"
-    )
+    assert composition.find_problems({"x": {"_target_": "hushbotter.Thing"}})[0].endswith("`--trust hushbotter`")
 
 
 def test_build_converts_and_nests() -> None:

@@ -15,18 +15,14 @@ from hushbot import corpora
 from hushbot.corpora.recognise import recognise
 from hushbot.errors import ConfigError, DataError
 
-FRAMED = [
-    {"dialogue_id": "a", "services": [], "turns": [{"speaker": "USER", "utterance": "hi", "frames": []}]}
-]
+FRAMED = [{"dialogue_id": "a", "services": [], "turns": [{"speaker": "USER", "utterance": "hi", "frames": []}]}]
 DELTA = [{"dialogue_id": 1, "service": ["leave"], "speaker": [1], "utterance": ["hi"], "state": [{}]}]
 UNIFIED = [
     {
         "dialogue_id": "a",
         "data_split": "train",
         "original_id": 0,
-        "turns": [
-            {"speaker": "user", "utterance": "hi", "utt_idx": 0, "state": {"hotel": {"area": "north"}}}
-        ],
+        "turns": [{"speaker": "user", "utterance": "hi", "utt_idx": 0, "state": {"hotel": {"area": "north"}}}],
     }
 ]
 ORIGINAL = {
@@ -64,9 +60,7 @@ def write(path: Path, content: object) -> Path:
         ("any.json", ORIGINAL, "multiwoz21"),
     ],
 )
-def test_formats_are_recognised_in_folders_and_files(
-    tmp_path: Path, file: str, content: Any, expected: str
-) -> None:
+def test_formats_are_recognised_in_folders_and_files(tmp_path: Path, file: str, content: Any, expected: str) -> None:
     path = write(tmp_path / file, content)
     assert recognise(tmp_path)[0] == expected
     assert recognise(path) == (expected, path)

@@ -25,9 +25,7 @@ from hushbot.types import AuditSplit, Dialogue, Turn
 class RenameFirst(Recipe):
     """Rewrites what the first dialogue's user says, another way in every odd epoch."""
 
-    def rewrite(
-        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
-    ) -> Sequence[Dialogue]:
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         if epoch % 2 == 0:
             return dialogues
         first, *rest = dialogues
@@ -35,9 +33,7 @@ class RenameFirst(Recipe):
         return (replace(first, turns=turns), *rest)
 
 
-def make_data(
-    split: AuditSplit, tokenizer: Any, *recipes: Recipe, seed: int = 0, batch_size: int = 4
-) -> DialogueData:
+def make_data(split: AuditSplit, tokenizer: Any, *recipes: Recipe, seed: int = 0, batch_size: int = 4) -> DialogueData:
     return DialogueData(
         members=split.members,
         calibration=split.calibration,
@@ -78,9 +74,7 @@ def test_the_order_differs_between_epochs_and_seeds_and_is_uniform() -> None:
 # --- the loader ---
 
 
-def test_a_loader_goes_on_after_the_batch_it_handed_out_last(
-    few_dialogues: AuditSplit, small_tokenizer: Any
-) -> None:
+def test_a_loader_goes_on_after_the_batch_it_handed_out_last(few_dialogues: AuditSplit, small_tokenizer: Any) -> None:
     data = make_data(few_dialogues, small_tokenizer, batch_size=1)
     whole = data.train_dataloader()
     whole.set_epoch(2)
@@ -182,9 +176,7 @@ def test_no_members_is_an_error(small_tokenizer: Any) -> None:
         make_data(AuditSplit((), ()), small_tokenizer)
 
 
-def test_the_fingerprint_tells_data_and_recipes_apart(
-    few_dialogues: AuditSplit, small_tokenizer: Any
-) -> None:
+def test_the_fingerprint_tells_data_and_recipes_apart(few_dialogues: AuditSplit, small_tokenizer: Any) -> None:
     fingerprint = make_data(few_dialogues, small_tokenizer).fingerprint
     assert fingerprint == make_data(few_dialogues, small_tokenizer).fingerprint
     others = [

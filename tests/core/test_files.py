@@ -34,14 +34,10 @@ def test_plain_gzip_and_zip_give_the_same(tmp_path: Path) -> None:
 
 
 def test_several_members_need_a_name(tmp_path: Path) -> None:
-    path = zipped(
-        tmp_path / "two.zip", {"a.json": "1", "b.json": "2", "deep/b.json": "3", "__MACOSX/c.json": "4"}
-    )
+    path = zipped(tmp_path / "two.zip", {"a.json": "1", "b.json": "2", "deep/b.json": "3", "__MACOSX/c.json": "4"})
     assert read_json(path, "a.json") == 1
     assert read_json(path, "b.json") == 2, "a whole name comes before a last part"
-    with pytest.raises(
-        DataError, match=r"two\.zip: expected one \.json file.* found a\.json, b\.json, deep/b\.json;"
-    ):
+    with pytest.raises(DataError, match=r"two\.zip: expected one \.json file.* found a\.json, b\.json, deep/b\.json;"):
         read_json(path)
     with pytest.raises(DataError, match=r"no members named 'd.json'"):
         read_json(path, "d.json")

@@ -129,9 +129,7 @@ def test_the_calibration_loss_is_that_of_the_weights_after_the_epoch(
     _, result = train(model=model)
     packs = Packer(turn_stack, small_tokenizer, 1024).pack(few_dialogues.calibration)
     with torch.no_grad():
-        expected = sum(float(loss_sum(model, packed)) for packed in packs) / sum(
-            p.n_supervised for p in packs
-        )
+        expected = sum(float(loss_sum(model, packed)) for packed in packs) / sum(p.n_supervised for p in packs)
     assert result.history[-1].calibration_loss == pytest.approx(expected, rel=1e-6)
     assert not model.training
 
@@ -144,9 +142,7 @@ def test_same_seed_same_bits_other_seed_other_bits(train: Train) -> None:
 
 def test_nonmembers_change_nothing(train: Train, few_dialogues: AuditSplit) -> None:
     unusable = (Dialogue("secret", (Turn("hi", None, response=None),)),)
-    assert are_equal(
-        train()[0], train(split=replace(few_dialogues, nonmembers=unusable, controls=unusable))[0]
-    )
+    assert are_equal(train()[0], train(split=replace(few_dialogues, nonmembers=unusable, controls=unusable))[0])
 
 
 def test_no_epochs_trains_nothing(train: Train, make_small_model: Callable[[], nn.Module]) -> None:
@@ -215,9 +211,7 @@ def test_a_run_cut_anywhere_resumes_to_the_same_bits(
     assert len(steps) == 9 - kept
     assert are_equal(weights, whole)
     assert replace(result, seconds=0, history=()) == replace(expected, seconds=0, history=())
-    assert [replace(r, seconds=0) for r in result.history] == [
-        replace(r, seconds=0) for r in expected.history
-    ]
+    assert [replace(r, seconds=0) for r in result.history] == [replace(r, seconds=0) for r in expected.history]
 
 
 @pytest.fixture(scope="module")
@@ -302,9 +296,7 @@ def test_kill_9_in_mid_training_then_the_same_call_gives_the_same_bits(
     (tmp_path / "killed.py").write_text(KILLED_SCRIPT)
     command = [sys.executable, "killed.py", str(tmp_path), "4"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, check=False, text=True
-    )
+    killed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (tmp_path / "checkpoints/last.ckpt").exists()
     assert not (tmp_path / "trained").exists()
@@ -376,16 +368,11 @@ def test_global_state_is_left_as_it_was(train: Train) -> None:
     assert logging.getLogger("pytorch_lightning").level == level
 
 
-def test_one_line_per_epoch_where_no_bar_can_be_drawn(
-    train: Train, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_per_epoch_where_no_bar_can_be_drawn(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
     _, result = train(replace(SETTINGS, progress_bar=True))
     lines = capfd.readouterr().err.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
-    assert (
-        f"loss {result.history[0].train_loss:.4f}  calibration {result.history[0].calibration_loss:.4f}"
-        in lines[0]
-    )
+    assert f"loss {result.history[0].train_loss:.4f}  calibration {result.history[0].calibration_loss:.4f}" in lines[0]
 
 
 # --- early stopping ---
@@ -527,9 +514,7 @@ def test_wrong_settings_are_reported_together() -> None:
 def test_the_yaml_holds_every_setting_at_its_default() -> None:
     settings = dict(OmegaConf.load(ROOT / "configs/trainer/default.yaml"))
     assert settings.pop("_target_") == "hushbot.training.fit.TrainerSettings"
-    assert settings == {
-        field.name: getattr(TrainerSettings(), field.name) for field in fields(TrainerSettings)
-    }
+    assert settings == {field.name: getattr(TrainerSettings(), field.name) for field in fields(TrainerSettings)}
 
 
 def test_settings_need_no_torch() -> None:

@@ -13,9 +13,7 @@ from hushbot.launching import Cell, launch
 
 def test_every_cell_is_tried_and_each_failure_told(tmp_path: Path) -> None:
     # A configuration without components is refused by the cell itself: the cheapest way for one to fail.
-    cells = [
-        Cell(name=f"arm {i}", config={"recipe": {}, "fit": True}, path=tmp_path / f"run{i}") for i in range(2)
-    ]
+    cells = [Cell(name=f"arm {i}", config={"recipe": {}, "fit": True}, path=tmp_path / f"run{i}") for i in range(2)]
     with pytest.raises(HushbotError) as caught:
         launch(cells, tmp_path / "cells", workers=2, threads=1)
     message = str(caught.value)

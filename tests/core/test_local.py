@@ -101,9 +101,7 @@ def tokenizer() -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False)
     bpe.train_from_iterator([t for t in TEXTS for _ in range(2)], trainer)
     return FastTokenizer(tokenizer_object=bpe, eos_token=EOS, pad_token=EOS)
 
@@ -137,8 +135,7 @@ def naive_greedy(model: Any, ids: list[int], n: int) -> list[int]:
 
 def close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> bool:
     return len(ours) == len(theirs) and all(
-        a.shape == b.shape and torch.allclose(a, b, atol=1e-4, rtol=0)
-        for a, b in zip(ours, theirs, strict=True)
+        a.shape == b.shape and torch.allclose(a, b, atol=1e-4, rtol=0) for a, b in zip(ours, theirs, strict=True)
     )
 
 
@@ -237,9 +234,7 @@ def test_scores_equal_the_naive_loop(kind: str, tokenizer: Any, make_model: Call
 
 
 @BOTH
-def test_scores_do_not_depend_on_batch_or_order(
-    kind: str, tokenizer: Any, make_model: Callable[[str], Any]
-) -> None:
+def test_scores_do_not_depend_on_batch_or_order(kind: str, tokenizer: Any, make_model: Callable[[str], Any]) -> None:
     model = make_model(kind)
     prompts = [p for p in PROMPTS for _ in TEXTS] * 2
     continuations = [t[: 3 + i] for i, _ in enumerate(PROMPTS) for t in TEXTS] * 2
@@ -297,9 +292,7 @@ def test_a_pair_that_cannot_be_scored_is_named(table_target: LocalTarget) -> Non
 
 
 @pytest.mark.parametrize("kind", ["llama", "granite"])
-def test_weights_that_are_not_finite_are_an_error(
-    kind: str, tokenizer: Any, make_model: Callable[[str], Any]
-) -> None:
+def test_weights_that_are_not_finite_are_an_error(kind: str, tokenizer: Any, make_model: Callable[[str], Any]) -> None:
     model = make_model(kind)
     with torch.no_grad():
         model.get_output_embeddings().weight[5] = math.nan
@@ -310,18 +303,14 @@ def test_weights_that_are_not_finite_are_an_error(
         target.sample(["x"], n=2, max_new_tokens=3, decoding=PLAIN, seed=0)
 
 
-def test_special_tokens_in_texts_are_ordinary_characters(
-    tokenizer: Any, make_model: Callable[[str], Any]
-) -> None:
+def test_special_tokens_in_texts_are_ordinary_characters(tokenizer: Any, make_model: Callable[[str], Any]) -> None:
     model = make_model("llama")
     target = LocalTarget(model, tokenizer)
     text = f"a{EOS}b"
     ids = encode(tokenizer, text)
     assert tokenizer.eos_token_id not in ids
     (scores,) = target.logprobs([""], [text])
-    assert scores.tolist() == pytest.approx(
-        naive_logprobs(model, [tokenizer.eos_token_id, *ids], len(ids)), abs=1e-4
-    )
+    assert scores.tolist() == pytest.approx(naive_logprobs(model, [tokenizer.eos_token_id, *ids], len(ids)), abs=1e-4)
     ((drawn,),) = target.sample([text], n=1, max_new_tokens=6, decoding=GREEDY, seed=0)
     tokens = naive_greedy(model, [tokenizer.eos_token_id, *ids], 6)
     assert drawn == tokenizer.decode(ids + tokens)[len(text) :]
@@ -354,9 +343,7 @@ def test_draws_follow_the_exact_distribution(table_target: LocalTarget, temperat
     for text, p in outcomes(tempered / tempered.sum(dim=1, keepdim=True), LETTERS, 3):
         exact[text] += p  # type: ignore[assignment]
     n = 8000
-    (drawn,) = table_target.sample(
-        ["ba"], n=n, max_new_tokens=3, decoding=Decoding(temperature=temperature), seed=3
-    )
+    (drawn,) = table_target.sample(["ba"], n=n, max_new_tokens=3, decoding=Decoding(temperature=temperature), seed=3)
     counts = Counter(drawn)
     frequent = [text for text, p in exact.items() if p * n >= 10]
     assert len(frequent) > 30
@@ -402,9 +389,7 @@ def test_another_seed_gives_other_draws(tokenizer: Any, make_model: Callable[[st
 
 
 @ALL
-def test_greedy_is_the_naive_argmax_and_generate(
-    kind: str, tokenizer: Any, make_model: Callable[[str], Any]
-) -> None:
+def test_greedy_is_the_naive_argmax_and_generate(kind: str, tokenizer: Any, make_model: Callable[[str], Any]) -> None:
     model = make_model(kind)
     rows = LocalTarget(model, tokenizer).sample(PROMPTS, n=2, max_new_tokens=12, decoding=GREEDY, seed=0)
     for prompt, (first, second) in zip(PROMPTS, rows, strict=True):
@@ -496,9 +481,7 @@ def test_a_character_of_several_tokens_is_whole() -> None:
     assert target.sample(["a"], n=1, max_new_tokens=5, decoding=GREEDY, seed=0) == [["\u00e9a\u00e9"]]
     stop = Decoding(temperature=0, stop=("a\u00e9",))
     assert target.sample(["\u00e9"], n=1, max_new_tokens=9, decoding=stop, seed=0) == [[""]]
-    assert target.sample([""], n=1, max_new_tokens=2, decoding=GREEDY, seed=0) == [
-        ["a\N{REPLACEMENT CHARACTER}"]
-    ]
+    assert target.sample([""], n=1, max_new_tokens=2, decoding=GREEDY, seed=0) == [["a\N{REPLACEMENT CHARACTER}"]]
 
 
 def test_a_leading_blank_survives_sentencepiece_decoding() -> None:
@@ -575,9 +558,7 @@ def test_the_reference_of_an_adapter_is_its_base(
     assert close(reference.logprobs(PROMPTS, TEXTS), base.logprobs(PROMPTS, TEXTS))
     assert not close(scores, base.logprobs(PROMPTS, TEXTS))
     assert close(scores, target.logprobs(PROMPTS, TEXTS))
-    draws = [
-        t.sample(PROMPTS, n=3, max_new_tokens=5, decoding=PLAIN, seed=1) for t in (target, reference, base)
-    ]
+    draws = [t.sample(PROMPTS, n=3, max_new_tokens=5, decoding=PLAIN, seed=1) for t in (target, reference, base)]
     assert draws[1] == draws[2] != draws[0]
     assert LocalTarget(adapted, tokenizer, reference=base).reference is base
 

@@ -40,9 +40,7 @@ def test_a_slot_that_only_contains_the_letters_of_an_identifier_is_no_identifier
 
 
 def test_a_masked_state_keeps_domains_and_slots_and_can_be_read_back() -> None:
-    state = frozenset(
-        {SlotValue("restaurant", "name", "pizza hut"), SlotValue("train", "reference", "abcdefgh")}
-    )
+    state = frozenset({SlotValue("restaurant", "name", "pizza hut"), SlotValue("train", "reference", "abcdefgh")})
     masked = parse_state(mask_state(state))
     assert {(t.domain, t.slot, t.value) for t in masked} == {
         ("restaurant", "name", "p***t(9)"),

@@ -173,9 +173,7 @@ def test_a_gradient_that_is_not_finite_is_an_error_naming_the_step(
         start(model)
 
 
-def test_weights_that_do_not_move_are_an_error(
-    start: Start, make_small_model: Callable[[], nn.Module]
-) -> None:
+def test_weights_that_do_not_move_are_an_error(start: Start, make_small_model: Callable[[], nn.Module]) -> None:
     with pytest.raises(HushbotError, match=r"step 1 changed none of \d+ trainable tensors"):
         start(make_small_model(), learning_rate=1e-30)
 

@@ -48,10 +48,7 @@ def load(tmp_path: Path) -> Callable[..., Corpus]:
 
 def triplets(corpus: Corpus) -> list[list[tuple[str, str, tuple[str, ...]]] | None]:
     turns = [turn for dialogue in corpus.dialogues for turn in dialogue.turns]
-    return [
-        None if turn.state is None else sorted((t.domain, t.slot, t.values) for t in turn.state)
-        for turn in turns
-    ]
+    return [None if turn.state is None else sorted((t.domain, t.slot, t.values) for t in turn.state) for turn in turns]
 
 
 def test_a_users_state_stands_in_the_next_system_turn(load: Callable[..., Corpus]) -> None:
@@ -140,14 +137,10 @@ def test_acts_are_those_of_the_system(load: Callable[..., Corpus]) -> None:
         "general-bye": [["none", "none"]],
     }
     (turn,) = load(asks, answers).dialogues[0].turns
-    assert (
-        turn.actions == r"hotel-inform(name=a \(b\)\, c\=d\\, parking) hotel-request(stars=?) general-bye()"
-    )
+    assert turn.actions == r"hotel-inform(name=a \(b\)\, c\=d\\, parking) hotel-request(stars=?) general-bye()"
 
 
-@pytest.mark.parametrize(
-    "acts", ["No Annotation", None, [], {"A-B": "x"}, {"A-B": [["a"]]}, {"A-B": [["a", {}]]}]
-)
+@pytest.mark.parametrize("acts", ["No Annotation", None, [], {"A-B": "x"}, {"A-B": [["a"]]}, {"A-B": [["a", {}]]}])
 def test_unusable_acts_are_a_note(load: Callable[..., Corpus], acts: Any) -> None:
     answer = system(hotel={"area": "north"})
     answer["dialog_act"] = acts
@@ -260,9 +253,7 @@ MALFORMED: dict[str, Any] = {
     "two values": {"log": [user(), system(taxi={"leaveAt": "1", "leaveat": "2"})]},
     "nameless slot": {"log": [user(), system(taxi={" ": "x"})]},
     "booked no list": {"log": [user(), {"text": "x", "metadata": {"taxi": {"book": {"booked": "yes"}}}}]},
-    "booked a number": {
-        "log": [user(), {"text": "x", "metadata": {"taxi": {"book": {"booked": [{"a": 0.5}]}}}}]
-    },
+    "booked a number": {"log": [user(), {"text": "x", "metadata": {"taxi": {"book": {"booked": [{"a": 0.5}]}}}}]},
     "system twice": {"log": [user(), system(), system(taxi={"departure": "x"})]},
     ".json": {"log": []},
 }
@@ -312,9 +303,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-SLOTS = st.dictionaries(
-    st.sampled_from(["area", "leaveAt", "booked", ""]) | st.text(max_size=4), JSON, max_size=3
-)
+SLOTS = st.dictionaries(st.sampled_from(["area", "leaveAt", "booked", ""]) | st.text(max_size=4), JSON, max_size=3)
 METADATA = st.dictionaries(
     st.text(max_size=4), st.dictionaries(st.sampled_from(["semi", "book"]), SLOTS | JSON) | JSON, max_size=2
 )
@@ -414,10 +403,7 @@ Unsplit = tuple[str, str, str]
 def unsplit(corpus: Corpus) -> Iterator[list[frozenset[Unsplit]]]:
     """Yield the states of each dialogue with values as the facts count them."""
     for dialogue in corpus.dialogues:
-        yield [
-            frozenset((t.domain, t.slot, "|".join(t.values)) for t in turn.state or ())
-            for turn in dialogue.turns
-        ]
+        yield [frozenset((t.domain, t.slot, "|".join(t.values)) for t in turn.state or ()) for turn in dialogue.turns]
 
 
 @pytest.mark.shared
@@ -464,9 +450,7 @@ def test_published_overlap(real: dict[str, Corpus], facts: Any) -> None:
 
 @pytest.mark.shared
 def test_every_distinct_state_survives_the_round_trip(real: dict[str, Corpus]) -> None:
-    states = {
-        turn.state for c in real.values() for d in c.dialogues for turn in d.turns if turn.state is not None
-    }
+    states = {turn.state for c in real.values() for d in c.dialogues for turn in d.turns if turn.state is not None}
     values = {value for state in states for triplet in state for value in triplet.values}
     assert len(values) > 600
     for value in values:

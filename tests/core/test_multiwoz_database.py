@@ -100,9 +100,7 @@ def test_only_the_changed_domains_are_looked_up(database: MultiwozDatabase) -> N
     assert database.lookup(first, NONE) == "restaurant 1 found, Golden Wok"
     assert database.lookup(both, first) == "train 3 found, TR1"
     assert database.lookup(both, NONE) == "restaurant 1 found, Golden Wok; train 3 found, TR1"
-    assert database.lookup(both, both) == database.lookup(both, NONE), (
-        "nothing changed: everything is repeated"
-    )
+    assert database.lookup(both, both) == database.lookup(both, NONE), "nothing changed: everything is repeated"
     assert database.lookup(first, both) == "restaurant 1 found, Golden Wok", "a dropped domain has no result"
     removed = both - state(("restaurant", "area", "north")) | state(("restaurant", "food", "italian"))
     assert database.lookup(removed, both) == "restaurant 2 found, pizza hut"
@@ -157,9 +155,7 @@ def test_a_corpus_is_filled_with_its_lookups(tmp_path: Path) -> None:
 def test_real_tables_agree_with_a_naive_scan(shared_dir: Path) -> None:
     folder = shared_dir / "data" / "multiwoz21"
     database = MultiwozDatabase.read(folder)
-    rows = {
-        domain: json.loads((folder / "db" / f"{domain}_db.json").read_text()) for domain in ("hotel", "train")
-    }
+    rows = {domain: json.loads((folder / "db" / f"{domain}_db.json").read_text()) for domain in ("hotel", "train")}
     hotels = [row["name"] for row in rows["hotel"] if row["area"] == "north" and row["stars"] == "4"]
     asked = state(("hotel", "area", "north"), ("hotel", "stars", "4"), ("hotel", "book stay", "2"))
     assert database.lookup(asked, NONE) == f"hotel {len(hotels)} found, {hotels[0]}"
@@ -169,8 +165,6 @@ def test_real_tables_agree_with_a_naive_scan(shared_dir: Path) -> None:
         # Two digits throughout, so that text order is the order of times.
         if row["destination"] == "cambridge" and row["leaveAt"] >= "18:45" and row["day"] == "wednesday"
     ]
-    asked = state(
-        ("train", "destination", "cambridge"), ("train", "leaveat", "18:45"), ("train", "day", "wednesday")
-    )
+    asked = state(("train", "destination", "cambridge"), ("train", "leaveat", "18:45"), ("train", "day", "wednesday"))
     assert database.lookup(asked, NONE) == f"train {len(trains)} found, {trains[0]}"
     assert len(trains) > 5

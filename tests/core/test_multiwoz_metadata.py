@@ -38,10 +38,7 @@ def test_values(raw: str, values: tuple[str, ...]) -> None:
 
 
 def test_linear_acts() -> None:
-    assert (
-        linear_act("Payment_1-CONFIRM", [("receiver", "None"), ("", "x")])
-        == "Payment_1-CONFIRM(receiver=None)"
-    )
+    assert linear_act("Payment_1-CONFIRM", [("receiver", "None"), ("", "x")]) == "Payment_1-CONFIRM(receiver=None)"
     assert read_acts({}) == ""
 
 

@@ -71,8 +71,6 @@ def test_no_guesses_are_not_measured() -> None:
     ("correct", "guesses", "delta", "canaries"),
     [(3, 2, 0.0, None), (-1, 2, 0.0, None), (1, 2, 1.0, 9), (1, 2, 1e-5, None), (1, 2, 1e-5, 1)],
 )
-def test_impossible_arguments_are_refused(
-    correct: int, guesses: int, delta: float, canaries: int | None
-) -> None:
+def test_impossible_arguments_are_refused(correct: int, guesses: int, delta: float, canaries: int | None) -> None:
     with pytest.raises(ValueError, match=r"correct=|delta="):
         one_run_epsilon(correct, guesses, delta=delta, canaries=canaries)

@@ -164,9 +164,7 @@ def two_examples() -> list[Example]:
     shared = Segment("User: a\n", False)
     return [
         Example("d", (shared, Segment("Response:", False), Segment(" x\n", True))),
-        Example(
-            "d", (shared, Segment("System: x\n", False), Segment("Response:", False), Segment(" y\n", True))
-        ),
+        Example("d", (shared, Segment("System: x\n", False), Segment("Response:", False), Segment(" y\n", True))),
     ]
 
 
@@ -197,9 +195,7 @@ def test_history_stands_once_and_each_branch_follows_its_own_part_of_it() -> Non
 
 def test_a_branch_that_starts_with_its_answer_is_predicted_from_the_trunk() -> None:
     shared = Segment("User: a\n", False)
-    longest = Example(
-        "d", (shared, Segment("System: b\n", False), Segment("Response:", False), Segment(" y\n", True))
-    )
+    longest = Example("d", (shared, Segment("System: b\n", False), Segment("Response:", False), Segment(" y\n", True)))
     packed = pack([Example("d", (shared, Segment("x\n", True))), longest], Letters(), max_length=100)
     assert spelled(packed).endswith("^User: a\nSystem: b\nResponse: y\nx\n")
     # The last of the eight shared characters stands at 8 because the start token stands at 0.
@@ -262,9 +258,7 @@ def test_training_equals_ordinary_rows(make: Any, tokenizer: Any) -> None:
     model, examples = make(), turn_examples(HAND_MADE)
     assert_equal_training(model, examples, tokenizer, 1000)
     packed = pack(examples, tokenizer, max_length=1000)
-    assert packed.n_tokens < sum(
-        len(row.input_ids) for row in unpack_rows(examples, tokenizer, max_length=1000)
-    )
+    assert packed.n_tokens < sum(len(row.input_ids) for row in unpack_rows(examples, tokenizer, max_length=1000))
 
 
 @pytest.mark.parametrize("make", [llama, gpt2])
@@ -280,7 +274,7 @@ def test_training_equals_ordinary_rows_when_histories_are_cut(make: Any, tokeniz
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_training_equals_ordinary_rows_on_real_dialogues(make: Any, tokenizer: Any, shared_dir: Path) -> None:
     model = make()
-    for examples in read_multiwoz(shared_dir / "data/multiwoz21/val.json.zip", 3):
+    for examples in read_multiwoz(shared_dir / "data/multiwoz21/val.json.zip", 2):
         assert_equal_training(model, examples, tokenizer, 4096)
 
 
@@ -367,9 +361,7 @@ def test_a_sliding_window_shorter_than_the_dialogue_is_refused(tokenizer: Any) -
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
     }
-    config = MistralConfig(
-        vocab_size=320, num_hidden_layers=1, num_key_value_heads=2, sliding_window=16, **shape
-    )
+    config = MistralConfig(vocab_size=320, num_hidden_layers=1, sliding_window=16, **shape)
     packed = pack(turn_examples(HAND_MADE), tokenizer, max_length=1000)
     with pytest.raises(ConfigError, match=r"sliding window of 16 tokens.*backbone\.max_length"):
         loss_sum(MistralForCausalLM(config), packed)

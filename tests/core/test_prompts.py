@@ -30,9 +30,7 @@ def state(*triplets: tuple[str, str, str]) -> DialogueState:
     return frozenset(SlotValue(*triplet) for triplet in triplets)
 
 
-TRIP = state(
-    ("train", "day", "friday"), ("restaurant", "name", "pizza hut"), ("restaurant", "area", "centre")
-)
+TRIP = state(("train", "day", "friday"), ("restaurant", "name", "pizza hut"), ("restaurant", "area", "centre"))
 
 
 def test_layout_is_the_papers() -> None:
@@ -126,9 +124,7 @@ def test_case_round_trips(shared_dir: Path) -> None:
 
 
 def test_case_generated_texts(shared_dir: Path) -> None:
-    for entry in json.loads(
-        (shared_dir / "cases" / "15_generated_state_text.json").read_text(encoding="utf-8")
-    ):
+    for entry in json.loads((shared_dir / "cases" / "15_generated_state_text.json").read_text(encoding="utf-8")):
         parsed = prompts.read_state(entry["text"])
         expected = None if entry["expected"] is None else as_state(entry["expected"])
         assert (parsed.state, parsed.is_complete) == (expected, entry["complete"]), entry["text"]

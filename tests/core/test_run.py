@@ -159,9 +159,7 @@ def test_a_directory_without_a_run_is_not_opened(tmp_path: Path) -> None:
     assert RunDirectory.open(tmp_path).config == CONFIG
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("config.yaml", "- 1"), ("config.yaml", "{"), ("manifest.json", "[")]
-)
+@pytest.mark.parametrize(("name", "content"), [("config.yaml", "- 1"), ("config.yaml", "{"), ("manifest.json", "[")])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> None:
     RunDirectory(tmp_path).create(CONFIG, MANIFEST).close()
     (tmp_path / name).write_text(content)
@@ -175,9 +173,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str) -> Non
 def test_two_writers_of_one_directory_are_one_too_many(tmp_path: Path) -> None:
     code = "import sys; from hushbot.run import RunDirectory; RunDirectory(sys.argv[1]).create({}, {})"
     with RunDirectory(tmp_path).create({}, {}):
-        other = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
-        )
+        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
         assert other.returncode == 1
         assert f"is being written by process {os.getpid()}" in other.stderr
         with pytest.raises(DataError, match="is being written"):
@@ -286,9 +282,7 @@ def test_a_damaged_report_is_not_an_unfinished_one(tmp_path: Path, text: str) ->
 
 def test_the_published_schema_is_up_to_date_and_accepts_a_report() -> None:
     published = (ROOT / "docs" / "report.schema.json").read_text()
-    assert published == report_schema(), (
-        "docs/report.schema.json is stale: write hushbot.run.report_schema() there"
-    )
+    assert published == report_schema(), "docs/report.schema.json is stale: write hushbot.run.report_schema() there"
     content = json.loads(report_json(report()))
     jsonschema.validate(content, json.loads(published))
     with pytest.raises(jsonschema.ValidationError):

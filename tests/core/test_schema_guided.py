@@ -124,9 +124,7 @@ def test_actions_are_linear_and_escaped() -> None:
 
 
 def test_acts_file_fills_actions_and_may_lack_turns() -> None:
-    raw = dialogue(
-        user("hi", hotel={}), system("Elm Inn?"), user("ok", hotel={}), system("bye"), name="A.json"
-    )
+    raw = dialogue(user("hi", hotel={}), system("Elm Inn?"), user("ok", hotel={}), system("bye"), name="A.json")
     acts = {"A.json": {"1": {"dialog_act": {"Hotel-Inform": [["name", "Elm Inn"]], "general-reqmore": []}}}}
     found = read_dialogue(raw, acts=acts)
     assert found.id == "A"
@@ -178,12 +176,8 @@ def test_several_splits_prefix_ids_and_join_their_schemas(tmp_path: Path) -> Non
 
 def test_gzip_and_missing_schema_and_slots_outside_the_schema(tmp_path: Path) -> None:
     path = tmp_path / "dialogues_001.json.gz"
-    path.write_bytes(
-        gzip.compress(json.dumps([dialogue(user("hi", A_1={"x": ["1"]}), system("?"))]).encode())
-    )
-    assert load_schema_guided(path).notes == (
-        "no schema.json: the schema holds only the slots that the states use",
-    )
+    path.write_bytes(gzip.compress(json.dumps([dialogue(user("hi", A_1={"x": ["1"]}), system("?"))]).encode()))
+    assert load_schema_guided(path).notes == ("no schema.json: the schema holds only the slots that the states use",)
     write(tmp_path / "schema.json", [{"service_name": "A_1", "slots": [{"name": "y"}]}])
     corpus = load_schema_guided(path)
     assert corpus.schema.by_domain == {"A_1": ("x", "y")}
@@ -226,9 +220,7 @@ def test_all_malformed_dialogues_are_named_at_once_or_skipped(tmp_path: Path) ->
 
 def test_unknown_states_are_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "dialogues_001.json", [dialogue(user("hi"), system("?"))])
-    assert (
-        load_schema_guided(path).notes[-1] == "1 user turn(s) have no state in the data: unknown in 1_00000"
-    )
+    assert load_schema_guided(path).notes[-1] == "1 user turn(s) have no state in the data: unknown in 1_00000"
 
 
 @pytest.mark.parametrize(
@@ -267,17 +259,11 @@ anything = st.recursive(
 
 def shaped(**keys: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Return nearly right records: each key may be missing or hold anything."""
-    return (
-        st.fixed_dictionaries({}, optional={key: value | anything for key, value in keys.items()}) | anything
-    )
+    return st.fixed_dictionaries({}, optional={key: value | anything for key, value in keys.items()}) | anything
 
 
-state = shaped(
-    slot_values=st.dictionaries(st.text(max_size=2), st.lists(st.text(max_size=2), max_size=2), max_size=2)
-)
-action = shaped(
-    act=st.just("OFFER"), slot=st.text(max_size=2), values=st.lists(st.text(max_size=2), max_size=2)
-)
+state = shaped(slot_values=st.dictionaries(st.text(max_size=2), st.lists(st.text(max_size=2), max_size=2), max_size=2))
+action = shaped(act=st.just("OFFER"), slot=st.text(max_size=2), values=st.lists(st.text(max_size=2), max_size=2))
 frame = shaped(
     service=st.sampled_from(["a", "B_1"]),
     state=state,
@@ -398,6 +384,4 @@ def test_multiwoz22_examples_keep_the_state_of_their_last_turns(shared_dir: Path
     sizes = Counter({name: len(d.final_state or ()) for name, d in by_id.items()})
     assert sizes["SNG1161"] > 0
     assert sizes["MUL1443"] > 0
-    assert all(
-        t.slot == t.slot.lower() and "-" not in t.slot for d in by_id.values() for t in d.final_state or ()
-    )
+    assert all(t.slot == t.slot.lower() and "-" not in t.slot for d in by_id.values() for t in d.final_state or ())

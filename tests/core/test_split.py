@@ -227,9 +227,7 @@ def test_near_duplicates_by_hand() -> None:
     st.lists(st.lists(st.sampled_from("ab"), max_size=7), max_size=6),
     st.sampled_from([0.3, 0.5, 0.8, 1.0]),
 )
-def test_text_duplicates_match_a_naive_search(
-    left: list[list[str]], right: list[list[str]], threshold: float
-) -> None:
+def test_text_duplicates_match_a_naive_search(left: list[list[str]], right: list[list[str]], threshold: float) -> None:
     members = [make(f"m{i}", user=" ".join(words) or ".") for i, words in enumerate(left)]
     nonmembers = [make(f"n{i}", user=" ".join(words) or ".") for i, words in enumerate(right)]
     expected = {}
@@ -256,10 +254,7 @@ def test_state_duplicates_match_a_naive_search(left: list[list[str]], right: lis
         return is_large and max(extra, lacking) <= 1
 
     expected = {
-        n.id
-        for n in nonmembers
-        for m in members
-        if differs_by_one(n.final_state or state(), m.final_state or state())
+        n.id for n in nonmembers for m in members if differs_by_one(n.final_state or state(), m.final_state or state())
     }
     found = find_near_duplicates(members, nonmembers, 1.0)
     large = {d.nonmember for d in found if d.reason != "user text"}

@@ -24,9 +24,7 @@ class AppendWord(Recipe):
 
     word: str = "x"
 
-    def rewrite(
-        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
-    ) -> Sequence[Dialogue]:
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         return [
             replace(d, turns=tuple(replace(t, user=f"{t.user} {self.word}{epoch}{seed}") for t in d.turns))
             for d in dialogues
@@ -59,16 +57,12 @@ class WholeText(Recipe):
 
 
 class DropLast(Recipe):
-    def rewrite(
-        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
-    ) -> Sequence[Dialogue]:
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         return dialogues[:-1]
 
 
 class Reverse(Recipe):
-    def rewrite(
-        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
-    ) -> Sequence[Dialogue]:
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         return dialogues[::-1]
 
 

@@ -107,9 +107,7 @@ def naive_tpr(members: list[int], reference: list[int], fpr: float) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(SCORES, st.lists(st.integers(-3, 3), min_size=5, max_size=15))
-def test_tpr_is_tie_safe_and_agrees_with_trying_every_threshold(
-    members: list[int], others: list[int]
-) -> None:
+def test_tpr_is_tie_safe_and_agrees_with_trying_every_threshold(members: list[int], others: list[int]) -> None:
     point = tpr_at_fpr(members, others, fpr=0.2, bootstrap=FEW)
     assert point.tpr.value == pytest.approx(naive_tpr(members, others, 0.2))
     assert point.realised_fpr.value is not None

@@ -10,9 +10,7 @@ from hushbot.errors import ConfigError, DataError
 from hushbot.storage import differences, float_leaves, plain_json, read_json, write_atomically
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
 

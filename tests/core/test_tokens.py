@@ -26,16 +26,12 @@ def make_tokenizer(**special: str) -> Any:
     texts = ["User: a cheap place in the north\nBelief State: Restaurant(area=north)\nResponse: yes\n"] * 9
     bpe.train_from_iterator(texts, trainer)
     make: Any = PreTrainedTokenizerFast
-    return make(
-        tokenizer_object=bpe, **(special or {"eos_token": "<|endoftext|>", "pad_token": "<|im_end|>"})
-    )
+    return make(tokenizer_object=bpe, **(special or {"eos_token": "<|endoftext|>", "pad_token": "<|im_end|>"}))
 
 
 TOKENIZER = make_tokenizer()
 LINES = st.lists(
-    st.sampled_from(
-        ["User: north\n", "Belief State:", " x\n", "<|endoftext|>", "<|im_end|>", "é😀 ", "\n", "a"]
-    )
+    st.sampled_from(["User: north\n", "Belief State:", " x\n", "<|endoftext|>", "<|im_end|>", "é😀 ", "\n", "a"])
 )
 
 

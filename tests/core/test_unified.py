@@ -41,9 +41,7 @@ def load(tmp_path: Path, *dialogues: Any, on_error: Any = "raise") -> Corpus:
 
 def test_states_stand_on_the_users_turn(tmp_path: Path) -> None:
     state = {"Restaurants_1": {"price range": " Cheap ", "name": "", "time": "5 pm|17:00| |5 pm", "x": None}}
-    corpus = load(
-        tmp_path, dialogue(user("a table", state=state), system("ok"), domains=["b", "a"], goal={"x": 1})
-    )
+    corpus = load(tmp_path, dialogue(user("a table", state=state), system("ok"), domains=["b", "a"], goal={"x": 1}))
     (found,) = corpus.dialogues
     (turn,) = found.turns
     assert turn.state is not None
@@ -266,9 +264,7 @@ def test_states_agree_with_the_original_release(shared_dir: Path) -> None:
     original = load_multiwoz(data / "multiwoz21" / "raw_examples" / "data_5_dialogues.json")
     raw = json.loads((data / "unified" / "dummy" / "multiwoz21.dummy_data.json").read_text())
     names = {entry["original_id"].removesuffix(".json"): entry["dialogue_id"] for entry in raw}
-    unified = {
-        d.id: d for d in load_unified(data / "unified" / "dummy" / "multiwoz21.dummy_data.json").dialogues
-    }
+    unified = {d.id: d for d in load_unified(data / "unified" / "dummy" / "multiwoz21.dummy_data.json").dialogues}
     both = [(d, unified[names[d.id]]) for d in original.dialogues if d.id in names]
     assert sorted(d.id for d, _ in both) == ["MUL2168", "SNG0129", "SNG01856"]
     renamed = {"price range": "pricerange", "leave at": "leaveat", "arrive by": "arriveby"}

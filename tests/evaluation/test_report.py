@@ -58,7 +58,11 @@ def test_page_is_self_contained_and_escapes_what_a_bot_said(runs: list[Path], tm
 
 def test_comparison_writes_its_files(runs: list[Path], tmp_path: Path) -> None:
     write_comparison(runs, tmp_path / "comparison")
-    assert {path.name for path in (tmp_path / "comparison").iterdir()} == {"tradeoff.csv", "tradeoff.png", "report.html"}
+    assert {path.name for path in (tmp_path / "comparison").iterdir()} == {
+        "tradeoff.csv",
+        "tradeoff.png",
+        "report.html",
+    }
     assert (tmp_path / "comparison" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
 
 

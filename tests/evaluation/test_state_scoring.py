@@ -22,9 +22,7 @@ IGNORANT = ScoringRules(drop_none=True, dontcare="ignore")
 
 def state(slots: Mapping[str, str]) -> DialogueState:
     return frozenset(
-        SlotValue(domain, slot, value)
-        for name, value in slots.items()
-        for domain, _, slot in [name.partition("-")]
+        SlotValue(domain, slot, value) for name, value in slots.items() for domain, _, slot in [name.partition("-")]
     )
 
 
@@ -62,9 +60,7 @@ def test_one_turn_of_each_kind() -> None:
 
 def test_values_are_compared_after_normalising_and_never_by_similarity() -> None:
     gold = {"d": states([{"hotel-name": "Pizza  Hut"}, {"hotel-stars": "1"}, {"hotel-area": "dontcare"}])}
-    predicted = {
-        "d": states([{"Hotel-name ": " pizza hut"}, {"hotel-stars": "10"}, {"hotel-area": "do n't care"}])
-    }
+    predicted = {"d": states([{"Hotel-name ": " pizza hut"}, {"hotel-stars": "10"}, {"hotel-area": "do n't care"}])}
     assert [score.is_correct for score in score_turns(predicted, gold)] == [True, False, True]
 
 
@@ -156,21 +152,15 @@ def test_a_perfect_score_keeps_a_lower_bound() -> None:
     assert 0.6 < found.low < 0.8  # ten dialogues without a failure leave room for a rate of 0.31
 
 
-SLOTS = st.dictionaries(
-    st.sampled_from(["a-x", "a-y", "b-z"]), st.sampled_from(["1", "2", "dontcare", "none"])
-)
+SLOTS = st.dictionaries(st.sampled_from(["a-x", "a-y", "b-z"]), st.sampled_from(["1", "2", "dontcare", "none"]))
 TURNS = st.lists(st.tuples(SLOTS, SLOTS | st.none()), max_size=4)
 
 
 @settings(deadline=None)
 @given(st.lists(TURNS, max_size=3), st.sampled_from(["strict", "ignore"]), st.booleans())
-def test_agrees_with_a_naive_scorer_and_changes_nothing(
-    dialogues: Any, dontcare: Any, drop_none: bool
-) -> None:
+def test_agrees_with_a_naive_scorer_and_changes_nothing(dialogues: Any, dontcare: Any, drop_none: bool) -> None:
     gold = {str(i): states([g for g, _ in turns]) for i, turns in enumerate(dialogues)}
-    predicted = {
-        str(i): [None if p is None else state(p) for _, p in turns] for i, turns in enumerate(dialogues)
-    }
+    predicted = {str(i): [None if p is None else state(p) for _, p in turns] for i, turns in enumerate(dialogues)}
     before = copy.deepcopy((gold, predicted))
     scores = score_turns(predicted, gold, ScoringRules(dontcare=dontcare, drop_none=drop_none))
     assert (gold, predicted) == before
@@ -252,9 +242,7 @@ def bar_name(slot: str) -> str:
 
 def bar_state(triplets: Any) -> DialogueState:
     return frozenset(
-        SlotValue(t.domain, bar_name(t.slot), t.value, t.alternatives)
-        for t in triplets
-        if t.domain in DOMAINS
+        SlotValue(t.domain, bar_name(t.slot), t.value, t.alternatives) for t in triplets if t.domain in DOMAINS
     )
 
 
@@ -324,8 +312,6 @@ def test_trivial_trackers_get_their_known_scores(
 
 @pytest.mark.shared
 @pytest.mark.parametrize("rules", [ScoringRules(), MULTIWOZ, IGNORANT])
-def gold_2_1_in_gives_exactly_one(
-    gold_2_1: dict[str, list[DialogueState | None]], rules: ScoringRules
-) -> None:
+def gold_2_1_in_gives_exactly_one(gold_2_1: dict[str, list[DialogueState | None]], rules: ScoringRules) -> None:
     metrics = dialogue_state_metrics(gold_2_1, gold_2_1, rules=rules)
     assert {estimate.value for estimate in metrics.values()} == {1.0}

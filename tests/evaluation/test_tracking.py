@@ -51,9 +51,7 @@ STAY = Dialogue(
     "d1",
     (
         Turn("somewhere north", state(area="north"), "gold db", "hotel-request()", "How many stars?"),
-        Turn(
-            "four", state(area="north", stars="4"), "gold db", "hotel-inform()", "The Avalon.\nAnything else?"
-        ),
+        Turn("four", state(area="north", stars="4"), "gold db", "hotel-inform()", "The Avalon.\nAnything else?"),
         Turn("bye", None, response=None),
     ),
 )
@@ -82,9 +80,7 @@ def test_all_turns_of_all_dialogues_are_asked_at_once_and_greedily() -> None:
     assert [t.state for t in turns] == [state(area="north"), frozenset(), frozenset(), frozenset()]
 
 
-@pytest.mark.parametrize(
-    "text", ["", " the hotel", " Hotel(area=north, stars=", " Hotel(area=north", " None of these"]
-)
+@pytest.mark.parametrize("text", ["", " the hotel", " Hotel(area=north, stars=", " Hotel(area=north", " None of these"])
 def test_a_cut_or_unreadable_state_is_none_and_the_bot_goes_on_with_its_last(text: str) -> None:
     bot = Scripted(by_marker([" Hotel(area=east)", text, " None", text]))
     turns = track_states(bot, [STAY, OTHER], max_new_tokens=9, seed=0)

@@ -53,9 +53,7 @@ def test_every_recipe_is_under_contract() -> None:
 
 def test_a_file_is_named_after_its_recipe() -> None:
     for path in FILES:
-        if not path.read_text().startswith(
-            "# @package _global_"
-        ):  # those are stacks with a name of their own
+        if not path.read_text().startswith("# @package _global_"):  # those are stacks with a name of their own
             assert RecipeStack.names.fget(stack_of(path))[-1] == path.stem  # type: ignore[attr-defined]
 
 
@@ -87,10 +85,7 @@ def test_every_supervised_text_is_a_state_an_action_or_a_response(
         turns = [turn for turn in dialogue.turns if turn.state is not None]
         states = [state_line(turn.state) for turn in turns if turn.state is not None]
         said = [
-            text_line(text)
-            for turn in turns
-            if turn.response is not None
-            for text in (turn.actions, turn.response)
+            text_line(text) for turn in turns if turn.response is not None for text in (turn.actions, turn.response)
         ]
         examples = stack.examples(dialogue)
         supervised = [s.text for example in examples for s in example.segments if s.supervised]
@@ -99,9 +94,7 @@ def test_every_supervised_text_is_a_state_an_action_or_a_response(
         assert sorted(supervised) in (sorted([*states, *said]), sorted([states[-1], *said]))
 
 
-def test_inputs_are_not_changed(
-    stack: RecipeStack, dialogues: tuple[Dialogue, ...], synthetic_schema: Schema
-) -> None:
+def test_inputs_are_not_changed(stack: RecipeStack, dialogues: tuple[Dialogue, ...], synthetic_schema: Schema) -> None:
     before = copy.deepcopy(dialogues)
     for dialogue in stack.rewrite(dialogues, synthetic_schema, epoch=1, seed=3):
         stack.examples(dialogue)

@@ -1,4 +1,4 @@
-"""`hushbot audit`: the attack suite on a bot that already exists, a run's or a model's; writes its own run directory."""
+"""`hushbot audit`: the attack suite on a bot that already exists, a run's or a model's, in a run directory of its own."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def out_path(config: dict[str, Any]) -> Path:
     return Path(config["runs_dir"]) / f"audit-{config['target']}-{hashed[:8]}"
 
 
-def attack(
-    config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]
-) -> AuditReport:
+def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]) -> AuditReport:
     """Run the suite against the target, resuming what is there."""
     from hushbot.evaluation import suite
     from hushbot.evaluation.audited import load_model_target, load_run_target

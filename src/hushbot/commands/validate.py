@@ -14,9 +14,7 @@ from hushbot.run import config_sha256
 VERBS = ("train", "audit", "compare")
 
 
-def main(
-    verb: str, overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None
-) -> None:
+def main(verb: str, overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose and check; raise one error that holds every problem."""
     if verb not in VERBS:
         # `hushbot validate recipe=x` is what one types first: the verb may be left out.

@@ -83,9 +83,7 @@ def _recognise(path: Path) -> tuple[str, Path]:
     return recognise(path)
 
 
-def _check_options(
-    name: str, function: Callable[..., Any], reader: _Reader, options: Mapping[str, object]
-) -> None:
+def _check_options(name: str, function: Callable[..., Any], reader: _Reader, options: Mapping[str, object]) -> None:
     parameters = inspect.signature(function).parameters
     accepted = [option for option in parameters if option not in reader.fixed]
     problems = [

@@ -32,16 +32,12 @@ class BookingsDatabase:
         A single match is shown with its phone and postcode, several with their number and the first two names.
         """
         changed = {triplet.domain for triplet in state ^ previous} or {triplet.domain for triplet in state}
-        return "; ".join(
-            self._describe(domain, state) for domain in sorted(changed & self.tables.keys()) if changed
-        )
+        return "; ".join(self._describe(domain, state) for domain in sorted(changed & self.tables.keys()) if changed)
 
     def _describe(self, domain: str, state: DialogueState) -> str:
         rows = self.tables[domain]
         columns = rows[0].keys() if rows else ()
-        constraints = {
-            t.slot: t.value for t in state if t.domain == domain and t.slot in columns and t.slot != "phone"
-        }
+        constraints = {t.slot: t.value for t in state if t.domain == domain and t.slot in columns and t.slot != "phone"}
         found = matching(rows, constraints)
         name = next((column for column in ("name", "title", "doctor") if column in columns), "")
         if len(found) == 1:

@@ -34,7 +34,9 @@ SCHEMA: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "event": {"kind": (), "title": (), "tickets": tuple(COUNTS), "guest": (), "email": ()},
     "hotel": {"area": (), "stars": STARS, "name": (), "day": DAYS, "nights": tuple(COUNTS), "guest": (), "email": ()},
-    "restaurant": {"food": (), "area": (), "price": PRICES, "name": (), "time": (), "people": tuple(COUNTS), "guest": ()},
+    "restaurant": {
+        "food": (), "area": (), "price": PRICES, "name": (), "time": (), "people": tuple(COUNTS), "guest": (),
+    },
     "taxi": {"from": (), "to": (), "time": (), "phone": ()},
 }  # fmt: skip
 """Service -> slot -> its closed list of values, empty for an open slot."""
@@ -113,9 +115,7 @@ class Scene:
         """Add a system turn with its (act, slot, value) actions."""
         frame = {
             "service": service,
-            "actions": [
-                {"act": act, "slot": slot, "values": [value] if value else []} for act, slot, value in actions
-            ],
+            "actions": [{"act": act, "slot": slot, "values": [value] if value else []} for act, slot, value in actions],
             "slots": [],
         }
         self.turns.append({"speaker": "SYSTEM", "utterance": utterance, "frames": [frame]})
@@ -216,9 +216,7 @@ def _follow_up(scene: Scene, service: str, row: Row) -> None:
     if not scene.chance(0.25):
         return
     slot = scene.pick("phone", "postcode")
-    scene.user(
-        service, scene.pick(f"what is the {slot}?", f"can i have their {slot}?", f"and the {slot} please"), {}
-    )
+    scene.user(service, scene.pick(f"what is the {slot}?", f"can i have their {slot}?", f"and the {slot} please"), {})
     scene.system(
         service,
         scene.pick(f"the {slot} is {row[slot]}.", f"sure, it is {row[slot]}."),
@@ -272,9 +270,7 @@ def _restaurant(scene: Scene) -> None:
         ),
         {"name": row["name"], "people": (people, said), "time": scene.hour, "guest": scene.person["name"]},
     )
-    scene.book(
-        "restaurant", scene.pick("booked. your reference is {}.", "done, reference {}.", "all set: {}.")
-    )
+    scene.book("restaurant", scene.pick("booked. your reference is {}.", "done, reference {}.", "all set: {}."))
     _correct_time(scene, "restaurant")
     _follow_up(scene, "restaurant", row)
 
@@ -390,14 +386,10 @@ def _taxi(scene: Scene) -> None:
         ),
         {"from": scene.person["home"], "to": to, "time": time},
     )
-    scene.system(
-        "taxi", scene.pick("what is your phone number?", "which phone can we call?"), ("REQUEST", "phone", "")
-    )
+    scene.system("taxi", scene.pick("what is your phone number?", "which phone can we call?"), ("REQUEST", "phone", ""))
     scene.user(
         "taxi",
-        scene.pick(
-            f"it is {scene.person['phone']}", f"{scene.person['phone']}", f"call {scene.person['phone']}"
-        ),
+        scene.pick(f"it is {scene.person['phone']}", f"{scene.person['phone']}", f"call {scene.person['phone']}"),
         {"phone": scene.person["phone"]},
     )
     scene.book("taxi", scene.pick("your taxi is {}.", "a car is on its way, code {}."))
@@ -417,26 +409,27 @@ TASKS: dict[str, Callable[[Scene], None]] = {
 }
 
 
-def make_dialogue(half: str, index: int, tables: Mapping[str, Sequence[Row]], references: set[str]) -> Json:
-    """Write one dialogue; its random stream is its own, only references must differ from earlier ones."""
-    words = PUBLIC if half == "public" else PRIVATE
-    rng = random.Random(f"{SEED}/{half}/{index}")
+def make_dialogue(
+    dialogue_id: str,
+    words: WordPool,
+    tables: Mapping[str, Sequence[Row]],
+    references: set[str],
+) -> Json:
+    """Write one dialogue; its random stream depends on its id only, and its references differ from earlier ones."""
+    rng = random.Random(f"{SEED}/{dialogue_id}")
     scene = Scene(rng=rng, words=words, tables=tables, references=references, person=_person(words, rng))
     # Taxis come last: they go where the user has just booked.
-    tasks = sorted(
-        rng.sample(sorted(TASKS), rng.choice((1, 2, 2, 2))), key=lambda t: (t == "taxi", rng.random())
-    )
+    tasks = sorted(rng.sample(sorted(TASKS), rng.choice((1, 2, 2, 2))), key=lambda t: (t == "taxi", rng.random()))
     for task in tasks:
         TASKS[task](scene)
-    return {"dialogue_id": f"{half}_{index:05d}", "services": sorted(scene.services), "turns": scene.turns}
+    return {"dialogue_id": dialogue_id, "services": sorted(scene.services), "turns": scene.turns}
 
 
-def make_half(half: str, n_dialogues: int = N_DIALOGUES) -> tuple[list[Json], dict[str, list[Row]]]:
+def make_half(half: str, words: WordPool, n_dialogues: int = N_DIALOGUES) -> tuple[list[Json], dict[str, list[Row]]]:
     """Write the dialogues and the database of one half (`public` or `private`)."""
-    words = PUBLIC if half == "public" else PRIVATE
     tables = make_tables(words, random.Random(f"{SEED}/{half}/tables"))
     references: set[str] = set()
-    return [make_dialogue(half, i, tables, references) for i in range(n_dialogues)], tables
+    return [make_dialogue(f"{half}_{i:05d}", words, tables, references) for i in range(n_dialogues)], tables
 
 
 def make_schema() -> list[Json]:
@@ -463,8 +456,8 @@ def make_schema() -> list[Json]:
 def render_files() -> dict[str, str]:
     """Return every file of the corpus as name -> text."""
     files = {"schema.json": json.dumps(make_schema(), indent=1) + "\n"}
-    for half in ("public", "private"):
-        dialogues, tables = make_half(half)
+    for half, words in (("public", PUBLIC), ("private", PRIVATE)):
+        dialogues, tables = make_half(half, words)
         lines = ",\n".join(json.dumps(dialogue, separators=(",", ":")) for dialogue in dialogues)
         files[f"{half}/dialogues_001.json"] = f"[\n{lines}\n]\n"
         files[f"{half}/database.json"] = json.dumps(tables, indent=1) + "\n"

@@ -137,10 +137,7 @@ def _acts(value: object, where: str) -> dict[str, list[list[str]]]:
         return acts
     for record in records(value, f"{where}: dialog_act"):
         act = require(record.get("act_type"), str, f"{where}: act_type")
-        pairs = [
-            [pair.get("slot_name"), pair.get("slot_value")]
-            for pair in records(record.get("act_slots"), where)
-        ]
+        pairs = [[pair.get("slot_name"), pair.get("slot_value")] for pair in records(record.get("act_slots"), where)]
         acts.setdefault(act, []).extend(_pair(pair, where) for pair in pairs)
     return acts
 

@@ -174,9 +174,7 @@ class Problems:
         lines = self._lines[:_MAX_LINES]
         if len(self._lines) > _MAX_LINES:
             lines.append(f"and {len(self._lines) - _MAX_LINES} more")
-        lines.append(
-            f"{_count(len(self._lines), 'malformed dialogue')}; repair them or set data.on_error=skip"
-        )
+        lines.append(f"{_count(len(self._lines), 'malformed dialogue')}; repair them or set data.on_error=skip")
         raise DataError("\n".join(lines))
 
 

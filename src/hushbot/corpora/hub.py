@@ -153,9 +153,7 @@ def _is_unified(content: Mapping[str, Any]) -> bool:
 def _read(content: object) -> Dialogue:
     row = require(content, dict, "the row")
     if _is_unified(row):
-        raise DataError(
-            "rows of ConvLab-3 are read from their data.zip only; set data=unified with data.path"
-        )
+        raise DataError("rows of ConvLab-3 are read from their data.zip only; set data=unified with data.path")
     if "turns" not in row and {"speaker", "utterance", "state"} <= row.keys():
         return read_delta_dialogue(row)
     if "turns" not in row:

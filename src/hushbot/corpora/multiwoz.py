@@ -123,9 +123,7 @@ class _Reader:
         fields = require(raw, dict, "the dialogue")
         if "log" not in fields:
             raise DataError("it has no log")
-        log = [
-            require(entry, dict, f"turn {i}") for i, entry in enumerate(require(fields["log"], list, "log"))
-        ]
+        log = [require(entry, dict, f"turn {i}") for i, entry in enumerate(require(fields["log"], list, "log"))]
         goal = fields.get("goal")
         if goal is not None:
             require(goal, dict, "goal")
@@ -186,9 +184,7 @@ class _Reader:
 def _check(version: str, parts: Sequence[str] | None) -> None:
     problems = []
     if version not in VERSIONS:
-        problems.append(
-            f"version={version!r} is not one of {VERSIONS}; set data.version (2.2: data=multiwoz22)"
-        )
+        problems.append(f"version={version!r} is not one of {VERSIONS}; set data.version (2.2: data=multiwoz22)")
     unknown = [part for part in parts or () if part not in PARTS]
     if unknown or isinstance(parts, str):
         problems.append(f"parts={parts!r} is not a list of {PARTS}; set data.parts")
@@ -196,14 +192,10 @@ def _check(version: str, parts: Sequence[str] | None) -> None:
         raise ConfigError(*problems)
 
 
-def _sources(
-    root: Path, files: Mapping[str, Location], parts: Sequence[str] | None, notes: Notes
-) -> Iterator[_Source]:
+def _sources(root: Path, files: Mapping[str, Location], parts: Sequence[str] | None, notes: Notes) -> Iterator[_Source]:
     """Read each file that holds dialogues of the parts asked for."""
     # In reverse, so that of val.json and val.json.zip the plain file is taken.
-    named = {
-        match[1]: files[name] for name in sorted(files, reverse=True) if (match := _DATA_FILE.fullmatch(name))
-    }
+    named = {match[1]: files[name] for name in sorted(files, reverse=True) if (match := _DATA_FILE.fullmatch(name))}
     if not named and root.is_file() and len(single := _json_files(files)) == 1:
         named = {"data": files[single[0]]}
     lists = {match[1].lower(): files[name] for name in sorted(files) if (match := _LIST_FILE.fullmatch(name))}
@@ -215,9 +207,7 @@ def _sources(
     missing = [part for part in parts or () if part not in named]
     if missing or not present:
         expected = " and ".join(f"{part}.json" for part in missing) or "data.json, or train, val or test.json"
-        raise DataError(
-            f"{root}: no {expected} there (.json, .json.gz, .json.zip); set data.path or data.parts"
-        )
+        raise DataError(f"{root}: no {expected} there (.json, .json.gz, .json.zip); set data.path or data.parts")
     for part in present:
         raw = _raw_dialogues(named[part])
         if part in lists:
@@ -318,9 +308,7 @@ def _ontology(files: Mapping[str, Location]) -> list[Slot]:
         slot
         for name in sorted(files)
         if _ONTOLOGY_FILE.fullmatch(name)
-        for slot in ontology_slots(
-            require(read_json(*files[name]), dict, f"{files[name].path}: the ontology")
-        )
+        for slot in ontology_slots(require(read_json(*files[name]), dict, f"{files[name].path}: the ontology"))
     ]
 
 

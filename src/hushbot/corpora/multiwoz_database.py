@@ -76,9 +76,7 @@ class Table:
         if not wanted:
             return None
         is_start = triplet.slot.lower() == "leaveat"
-        return frozenset().union(
-            *(rows for text, rows in column.items() if _meets(text, wanted, is_start=is_start))
-        )
+        return frozenset().union(*(rows for text, rows in column.items() if _meets(text, wanted, is_start=is_start)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +96,7 @@ class MultiwozDatabase:
         root = Path(folder)
         files = find(root, [f"db/*{_SUFFIX}.json"]) or find(root, [f"*{_SUFFIX}.json"])
         if not files:
-            raise DataError(
-                f"{root}: no *{_SUFFIX}.json files there or in db/; the releases hold seven of them"
-            )
+            raise DataError(f"{root}: no *{_SUFFIX}.json files there or in db/; the releases hold seven of them")
         tables = {}
         for file in files:
             domain = file.name.removesuffix(f"{_SUFFIX}.json")
@@ -115,9 +111,7 @@ class MultiwozDatabase:
         """
         held = {triplet.domain for triplet in state}
         changed = {triplet.domain for triplet in state ^ previous} & held
-        return "; ".join(
-            self._found(domain, state) for domain in sorted(changed or held) if domain in self.tables
-        )
+        return "; ".join(self._found(domain, state) for domain in sorted(changed or held) if domain in self.tables)
 
     def _found(self, domain: str, state: DialogueState) -> str:
         table = self.tables[domain]

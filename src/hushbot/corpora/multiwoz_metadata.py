@@ -110,8 +110,7 @@ def read_acts(acts: Mapping[str, Any]) -> str:
         DataError: An act's slots are no list of [slot, value] pairs.
     """
     return " ".join(
-        linear_act(normalise_name(require(name, str, "an act")), _pairs(pairs))
-        for name, pairs in acts.items()
+        linear_act(normalise_name(require(name, str, "an act")), _pairs(pairs)) for name, pairs in acts.items()
     )
 
 
@@ -123,9 +122,7 @@ def linear_act(name: str, slots: Sequence[tuple[str, str]]) -> str:
     >>> linear_act("hotel-inform", [("name", "acorn (north)"), ("parking", ""), ("", "")])
     'hotel-inform(name=acorn \\(north\\), parking)'
     """
-    written = [
-        f"{_escape(slot)}={_escape(value)}" if value else _escape(slot) for slot, value in slots if slot
-    ]
+    written = [f"{_escape(slot)}={_escape(value)}" if value else _escape(slot) for slot, value in slots if slot]
     return f"{_escape(name)}({', '.join(written)})"
 
 

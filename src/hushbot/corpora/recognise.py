@@ -39,9 +39,7 @@ def recognise(path: Path) -> tuple[str, Path]:
             return name, path
     files = find(path, _FILES)
     if len(files) != 1:
-        raise _unknown(
-            path, f"it holds {len(files)} .json, .json.gz and .zip files of no known names, not one"
-        )
+        raise _unknown(path, f"it holds {len(files)} .json, .json.gz and .zip files of no known names, not one")
     return _of_file(files[0]), files[0]
 
 

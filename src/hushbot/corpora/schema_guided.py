@@ -103,9 +103,7 @@ def unknown_state_notes(dialogues: Iterable[Dialogue]) -> tuple[str, ...]:
     ids = [dialogue.id for dialogue in dialogues for turn in dialogue.turns if turn.state is None]
     if not ids:
         return ()
-    return (
-        f"{len(ids)} user turn(s) have no state in the data: unknown in {listing(list(dict.fromkeys(ids)))}",
-    )
+    return (f"{len(ids)} user turn(s) have no state in the data: unknown in {listing(list(dict.fromkeys(ids)))}",)
 
 
 def _find_parts(paths: Sequence[Path], splits: Sequence[str] | None) -> list[_Part]:

@@ -84,13 +84,10 @@ class SplitSettings:
         sizes = {side: getattr(self, side) for side in SIDES}
         # 0.29 * 100 is a little below 29 in binary; the corpus has 29 all the same.
         counts = {
-            side: int(size * n_dialogues + 1e-9) if isinstance(size, float) else size
-            for side, size in sizes.items()
+            side: int(size * n_dialogues + 1e-9) if isinstance(size, float) else size for side, size in sizes.items()
         }
         if sum(counts.values()) > n_dialogues:
-            raise DataError(
-                f"split: {counts} need more than the corpus' {n_dialogues} dialogues; ask for fewer"
-            )
+            raise DataError(f"split: {counts} need more than the corpus' {n_dialogues} dialogues; ask for fewer")
         for side in ("members", "nonmembers"):
             if counts[side] == 0:
                 raise DataError(
@@ -162,9 +159,7 @@ def make_split(corpus: Corpus, settings: SplitSettings, seed: int) -> SplitRepor
         _equalise(sides, rng)
     for side, asked in quotas.items():
         if len(sides[side]) < asked:
-            notes.append(
-                f"{side}: {len(sides[side])} of the {asked} dialogues asked for; groups stay together"
-            )
+            notes.append(f"{side}: {len(sides[side])} of the {asked} dialogues asked for; groups stay together")
     chosen = {side: tuple(sorted(placed, key=lambda dialogue: dialogue.id)) for side, placed in sides.items()}
     drawn = AuditSplit(**{side: chosen[side] for side in SIDES})
     duplicates = find_near_duplicates(drawn.members, drawn.nonmembers, settings.near_duplicate)
@@ -177,9 +172,7 @@ def stratum(dialogue: Dialogue) -> tuple[tuple[str, ...], int]:
     return tuple(sorted(domains)), sum(len(dialogue.turns) > edge for edge in _LENGTH_EDGES)
 
 
-def _deal(
-    groups: Sequence[Group], quotas: Mapping[str, int], rng: random.Random
-) -> dict[str, list[Dialogue]]:
+def _deal(groups: Sequence[Group], quotas: Mapping[str, int], rng: random.Random) -> dict[str, list[Dialogue]]:
     """Deal groups out: large ones first, each to a side that its strata still owe dialogues."""
     sizes = Counter(stratum(dialogue) for group in groups for dialogue in group)
     n_dialogues = sizes.total()

@@ -36,9 +36,7 @@ _IS_USER = {"user": True, "system": False}
 _ACT_KINDS = ("categorical", "non-categorical", "binary")
 
 
-def load_unified(
-    path: str | Path, *, splits: Sequence[str] | None = None, on_error: OnError = "raise"
-) -> Corpus:
+def load_unified(path: str | Path, *, splits: Sequence[str] | None = None, on_error: OnError = "raise") -> Corpus:
     """Read a data set of ConvLab-3.
 
     Args:
@@ -120,9 +118,7 @@ def _dialogue(name: str, fields: Mapping[str, Any], notes: Notes) -> Dialogue:
             notes.add("user turn without state, unknown (None)", f"{name} user turn {number}")
         answers = system.annotations if system else ()
         booked = tuple(dict.fromkeys((*booked, *(triplet for turn in answers for triplet in _booked(turn)))))
-        actions = " ".join(
-            act for turn in answers for act in _acts(turn, f"{name} user turn {number}", notes)
-        )
+        actions = " ".join(act for turn in answers for act in _acts(turn, f"{name} user turn {number}", notes))
         response = system.text if system else None
         turns.append(Turn(user.text, state, actions=actions, response=response, booked=booked))
     goal = fields.get("goal")

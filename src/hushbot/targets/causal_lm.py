@@ -50,9 +50,7 @@ class CausalLM:
     def __init__(self, model: Any, *, without_adapter: bool = False) -> None:
         self.has_adapter = hasattr(model, "get_base_model") and hasattr(model, "disable_adapter")
         if self.has_adapter and model.active_peft_config.is_prompt_learning:
-            raise ConfigError(
-                "target.adapter learns virtual prompt tokens; use a LoRA-type adapter, or merge it"
-            )
+            raise ConfigError("target.adapter learns virtual prompt tokens; use a LoRA-type adapter, or merge it")
         self.outer = model
         self.core = model.get_base_model() if self.has_adapter else model
         self.without_adapter = without_adapter and self.has_adapter
@@ -114,10 +112,7 @@ class CausalLM:
         logits = self.logits(features[rows, torch.tensor(last, device=ids.device)])
         return [
             Prefilled(
-                [
-                    (layer.keys[i, :, : last[i] + 1], layer.values[i, :, : last[i] + 1])
-                    for layer in cache.layers
-                ],
+                [(layer.keys[i, :, : last[i] + 1], layer.values[i, :, : last[i] + 1]) for layer in cache.layers],
                 logits[i],
             )
             for i in range(len(sequences))
@@ -128,9 +123,7 @@ class CausalLM:
         positions, mask = cache.begin_step()
         if self._attention == "eager":
             # Eager attention adds its mask to the scores; fused attention takes it as a yes or no.
-            mask = torch.zeros_like(mask, dtype=self.core.dtype).masked_fill(
-                ~mask, torch.finfo(self.core.dtype).min
-            )
+            mask = torch.zeros_like(mask, dtype=self.core.dtype).masked_fill(~mask, torch.finfo(self.core.dtype).min)
         ids = torch.tensor(tokens, device=self.device)[:, None]
         return self.logits(self._forward(ids, mask=mask, cache=cache, positions=positions)[:, -1])
 

@@ -54,9 +54,7 @@ def choose_tokens(
     logits = _penalise(logits, decoding.repetition_penalty, generated)
     best = logits.amax(dim=-1)
     if not bool(torch.isfinite(best).all()):
-        raise AuditError(
-            "the model's logits are not finite (NaN or infinite); check its weights and number type"
-        )
+        raise AuditError("the model's logits are not finite (NaN or infinite); check its weights and number type")
     if decoding.temperature == 0:
         return logits.argmax(dim=-1).tolist()
     # The largest logit is taken off first, so that no temperature overflows.
@@ -71,9 +69,7 @@ def _invert(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
     cumulative = probabilities.double().cumsum(dim=-1)
     total = cumulative[:, -1:]
     if not bool(torch.isfinite(total).all()):
-        raise AuditError(
-            "the model's logits are not finite (NaN or infinite); check its weights and number type"
-        )
+        raise AuditError("the model's logits are not finite (NaN or infinite); check its weights and number type")
     wanted = torch.tensor(uniforms, dtype=torch.float64, device=total.device)[:, None] * total
     # Rounding may lift the product to the total itself, past the last token that has any probability.
     wanted = torch.minimum(wanted, torch.nextafter(total, torch.zeros_like(total)))

@@ -105,9 +105,7 @@ class LocalTarget:
             ConfigError: Something cannot be loaded, or only from a format that can run code.
         """
         if isinstance(reference, (str, Path)):
-            reference = cls.from_pretrained(
-                reference, device=device, batch_tokens=batch_tokens, batch_rows=batch_rows
-            )
+            reference = cls.from_pretrained(reference, device=device, batch_tokens=batch_tokens, batch_rows=batch_rows)
         model, tokenizer = _load(path, adapter)
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cpu":
@@ -146,9 +144,7 @@ class LocalTarget:
         """
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
-        sampler = Sampler(
-            self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed
-        )
+        sampler = Sampler(self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed)
         start = start_token(self.tokenizer)
         encoded = {prompt: [start, *encode(self.tokenizer, prompt)] for prompt in dict.fromkeys(prompts)}
         for index, prompt in enumerate(prompts):
@@ -170,9 +166,7 @@ class LocalTarget:
             AuditError: A continuation is empty, a text exceeds the model's context, or a score is not finite.
         """
         if len(prompts) != len(continuations):
-            raise AuditError(
-                f"{len(prompts)} prompts for {len(continuations)} continuations; give as many of each"
-            )
+            raise AuditError(f"{len(prompts)} prompts for {len(continuations)} continuations; give as many of each")
         first_index: dict[tuple[str, str], int] = {}
         for index, pair in enumerate(zip(prompts, continuations, strict=True)):
             first_index.setdefault(pair, index)
@@ -185,15 +179,11 @@ class LocalTarget:
 
     def _encode_pair(self, index: int, prompt: str, continuation: str) -> Scored:
         if not continuation:
-            raise AuditError(
-                f"pair {index}: the continuation is empty, so it has no probability; leave the pair out"
-            )
+            raise AuditError(f"pair {index}: the continuation is empty, so it has no probability; leave the pair out")
         ids, spans = encode_with_spans(self.tokenizer, prompt + continuation)
         first = next((i for i, (_, end) in enumerate(spans) if end > len(prompt)), None)
         if first is None:
-            raise AuditError(
-                f"pair {index}: the tokenizer makes no token of the continuation {continuation!r}"
-            )
+            raise AuditError(f"pair {index}: the tokenizer makes no token of the continuation {continuation!r}")
         self._check_length(f"pair {index}", len(ids) + 1)
         return Scored(index, [start_token(self.tokenizer), *ids], first + 1)
 
@@ -210,9 +200,7 @@ class LocalTarget:
 
 def _check_tokenizer(tokenizer: Any, model: CausalLM) -> None:
     if not getattr(tokenizer, "is_fast", False):
-        raise ConfigError(
-            f"{type(tokenizer).__name__} is not a fast tokenizer and gives no spans; load the fast one"
-        )
+        raise ConfigError(f"{type(tokenizer).__name__} is not a fast tokenizer and gives no spans; load the fast one")
     start_token(tokenizer)
     if len(tokenizer) > model.n_tokens:
         raise ConfigError(
@@ -228,9 +216,7 @@ def _load(path: str | Path, adapter: str | Path | None) -> tuple[Any, Any]:
     folder = Path(path)
     if folder.is_dir() and (adapter is None or (folder / "adapter_config.json").is_file()):
         if adapter is not None:
-            raise ConfigError(
-                f"target.model={folder} is an adapter itself; give its base, or no target.adapter"
-            )
+            raise ConfigError(f"target.model={folder} is an adapter itself; give its base, or no target.adapter")
         loaded = load_model(folder)
         return loaded.model, loaded.tokenizer
     source = ModelSource(str(path), str(path), local_files_only=folder.is_dir())
@@ -242,7 +228,5 @@ def _with_adapter(model: Any, adapter: Path) -> Any:
     from peft import PeftModel
 
     if not (adapter / "adapter_model.safetensors").is_file():
-        raise ConfigError(
-            f"target.adapter={adapter} holds no adapter_model.safetensors; save it in that format"
-        )
+        raise ConfigError(f"target.adapter={adapter} holds no adapter_model.safetensors; save it in that format")
     return PeftModel.from_pretrained(model, str(adapter), is_trainable=False)

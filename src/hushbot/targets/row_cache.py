@@ -28,8 +28,7 @@ class RowCache:
 
     def __init__(self, like: KeysValues, *, n_rows: int, capacity: int) -> None:
         self._layers = [
-            (_empty_rows(keys, n_rows, capacity), _empty_rows(values, n_rows, capacity))
-            for keys, values in like
+            (_empty_rows(keys, n_rows, capacity), _empty_rows(values, n_rows, capacity)) for keys, values in like
         ]
         self._lengths: list[int] = []
         self._rows = torch.empty(0, dtype=torch.long)

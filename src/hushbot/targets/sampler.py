@@ -77,9 +77,7 @@ class Sampler:
         ConfigError: A stop string is empty or `max_new_tokens` is below 1.
     """
 
-    def __init__(
-        self, model: CausalLM, tokenizer: Any, *, decoding: Decoding, max_new_tokens: int, seed: int
-    ) -> None:
+    def __init__(self, model: CausalLM, tokenizer: Any, *, decoding: Decoding, max_new_tokens: int, seed: int) -> None:
         if max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens={max_new_tokens} must be at least 1")
         if "" in decoding.stop:
@@ -92,9 +90,7 @@ class Sampler:
         self._seed = seed
         self._stops = _StopFilter(tokenizer, decoding.stop)
 
-    def run(
-        self, prompts: Sequence[Sequence[int]], *, n: int, batch_rows: int, batch_tokens: int
-    ) -> list[list[str]]:
+    def run(self, prompts: Sequence[Sequence[int]], *, n: int, batch_rows: int, batch_tokens: int) -> list[list[str]]:
         """Return n continuations per prompt.
 
         Args:

@@ -47,9 +47,7 @@ def score(model: CausalLM, sequences: Sequence[Scored], *, batch_tokens: int) ->
     budget = budget if model.has_plain_head else 1
     for batch in _batches([len(sequence.ids) - 1 for sequence in sequences], budget):
         values = _score_batch(model, [sequences[i] for i in batch]).cpu()
-        for i, piece in zip(
-            batch, torch.split(values, [_n_wanted(sequences[i]) for i in batch]), strict=True
-        ):
+        for i, piece in zip(batch, torch.split(values, [_n_wanted(sequences[i]) for i in batch]), strict=True):
             if not bool(torch.isfinite(piece).all()):
                 raise AuditError(
                     f"pair {sequences[i].pair}: a log-probability is not finite; check the model's weights"

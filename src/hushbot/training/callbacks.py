@@ -37,9 +37,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             os.fsync(file.fileno())
         os.replace(scratch, target)
 
-    def load_checkpoint(
-        self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True
-    ) -> dict[str, Any]:
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """Read tensors and plain values; anything else in the file is refused.
 
         Raises:
@@ -145,9 +143,7 @@ class EpochLines(pl.Callback):
         if not isinstance(pl_module, TaskBot):
             return
         record = pl_module.epoch_record()
-        calibration = (
-            "" if record.calibration_loss is None else f"  calibration {record.calibration_loss:.4f}"
-        )
+        calibration = "" if record.calibration_loss is None else f"  calibration {record.calibration_loss:.4f}"
         loss = "" if record.train_loss is None else f"  loss {record.train_loss:.4f}"
         line = f"epoch {record.epoch}/{trainer.max_epochs}{loss}{calibration}  {record.seconds:.0f} s"
         print(line, file=sys.stderr, flush=True)

@@ -107,9 +107,7 @@ class Packer:
 class DialogueLoader:
     """An endless supply of epochs that can be left and re-entered at any batch."""
 
-    def __init__(
-        self, n_batches: int, epoch_batches: Callable[[int], Sequence[list[PackedDialogue]]]
-    ) -> None:
+    def __init__(self, n_batches: int, epoch_batches: Callable[[int], Sequence[list[PackedDialogue]]]) -> None:
         self._n_batches = n_batches
         self._epoch_batches = epoch_batches
         self._epoch = 0

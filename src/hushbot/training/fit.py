@@ -95,14 +95,11 @@ class TrainerSettings:
             ("num_threads", _is_count(self.num_threads), "at least 1 or null"),
         )
         problems = [
-            f"{name}={getattr(self, name)!r} must be {rule}; set trainer.{name}"
-            for name, ok, rule in rules
-            if not ok
+            f"{name}={getattr(self, name)!r} must be {rule}; set trainer.{name}" for name, ok, rule in rules if not ok
         ]
         if self.patience is not None and 0 < self.max_epochs < self.min_epochs:
             problems.append(
-                f"min_epochs={self.min_epochs} must be at most max_epochs={self.max_epochs}; "
-                "set trainer.min_epochs"
+                f"min_epochs={self.min_epochs} must be at most max_epochs={self.max_epochs}; set trainer.min_epochs"
             )
         if problems:
             raise ConfigError(*problems)
@@ -235,9 +232,7 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
         trainer = _trainer(settings, data, path, best)
         with _reproducible(trainer, settings.num_threads):
             module.train()
-            trainer.fit(
-                module, datamodule=data, ckpt_path=str(path) if path.exists() else None, weights_only=True
-            )
+            trainer.fit(module, datamodule=data, ckpt_path=str(path) if path.exists() else None, weights_only=True)
             module.eval()
     if best is not None:
         best.restore(module)
@@ -256,9 +251,7 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
     )
 
 
-def _trainer(
-    settings: TrainerSettings, data: DialogueData, path: Path, best: BestWeights | None
-) -> pl.Trainer:
+def _trainer(settings: TrainerSettings, data: DialogueData, path: Path, best: BestWeights | None) -> pl.Trainer:
     import pytorch_lightning as pl
 
     from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint

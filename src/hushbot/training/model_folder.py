@@ -96,9 +96,7 @@ def load_model(folder: Path) -> LoadedBackbone:
         _weight_files(folder)
         model = load_causal_lm(ModelSource(str(folder), folder.name), "auto")
     else:
-        raise DataError(
-            f"{folder}: neither config.json nor {_ADAPTER_CONFIG}; give a folder that holds a model"
-        )
+        raise DataError(f"{folder}: neither config.json nor {_ADAPTER_CONFIG}; give a folder that holds a model")
     tokenizer = load_tokenizer(ModelSource(str(folder), folder.name), None)
     limit = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
     max_length = record.get("max_length") or min(tokenizer.model_max_length, limit)
@@ -148,9 +146,7 @@ def load_tokenizer(source: ModelSource, max_length: int | None) -> Any:
         trust_remote_code=False,
     )
     if not tokenizer.is_fast:
-        raise ConfigError(
-            f"backbone {source.name}: no fast tokenizer, which hushbot needs for character offsets"
-        )
+        raise ConfigError(f"backbone {source.name}: no fast tokenizer, which hushbot needs for character offsets")
     start_token(tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
@@ -168,17 +164,13 @@ def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
         # The run was made on another machine or in another environment.
         where = str(tiny_dir() if name == "tiny" else smollm2_dir())
     if not where:
-        raise DataError(
-            f"{folder / _ADAPTER_CONFIG}: base_model_name_or_path is empty; name the base model there"
-        )
+        raise DataError(f"{folder / _ADAPTER_CONFIG}: base_model_name_or_path is empty; name the base model there")
     dtype = getattr(torch, record.get("dtype") or "float32")
     source = ModelSource(where, name or where, record.get("base_revision"), Path(where).is_dir())
     model = PeftModel.from_pretrained(load_causal_lm(source, dtype), str(folder), is_trainable=False)
     expected = record.get("base_fingerprint")
     if expected is not None and _fingerprint(model) != expected:
-        raise DataError(
-            f"{folder}: the base {where} is not the one this adapter was trained on; restore that one"
-        )
+        raise DataError(f"{folder}: the base {where} is not the one this adapter was trained on; restore that one")
     return model
 
 
@@ -210,9 +202,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder; a folder with pickles only is an error."""
     found = sorted(folder.glob("*.safetensors"))
     if not found:
-        raise DataError(
-            f"{folder}: no *.safetensors file; save the weights as safetensors (pickles are never loaded)"
-        )
+        raise DataError(f"{folder}: no *.safetensors file; save the weights as safetensors (pickles are never loaded)")
     return found
 
 

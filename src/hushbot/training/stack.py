@@ -37,14 +37,10 @@ class RecipeStack:
                 f"({', '.join(makers) or 'none'}), needs exactly one; put turn_level or another one in recipe"
             )
         if repeated := sorted({name for name in self.names if self.names.count(name) > 1}):
-            problems.append(
-                f"recipe={spelled} names {', '.join(repeated)} more than once; name each recipe once"
-            )
+            problems.append(f"recipe={spelled} names {', '.join(repeated)} more than once; name each recipe once")
         units = sorted({recipe.privacy_unit for recipe in self.recipes if recipe.privacy_unit is not None})
         if len(units) > 1:
-            problems.append(
-                f"recipe={spelled} claims {len(units)} privacy units ({', '.join(units)}); keep one"
-            )
+            problems.append(f"recipe={spelled} claims {len(units)} privacy units ({', '.join(units)}); keep one")
         if problems:
             raise ConfigError(*problems)
 
@@ -58,9 +54,7 @@ class RecipeStack:
         """Return the unit of the differential privacy guarantee, or None when no recipe gives one."""
         return next((recipe.privacy_unit for recipe in self.recipes if recipe.privacy_unit is not None), None)
 
-    def rewrite(
-        self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int
-    ) -> tuple[Dialogue, ...]:
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> tuple[Dialogue, ...]:
         """Return the dialogues to train on in one epoch, same ids in the same order.
 
         Raises:
