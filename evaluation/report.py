@@ -37,23 +37,28 @@ def _end(value: float | None) -> str:
 
 
 def print_summary(reports: Sequence[AuditReport]) -> None:
-    """Print one table: a row per run, utility first, then each attack beside its control."""
+    """Print one table: a row per run, utility first, then each attack's headline above its chance line."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="utility and leakage", title_justify="left", show_lines=True)
-    table.add_column("arm", no_wrap=True)
+    table = Table(title="utility and leakage, with 95% intervals", title_justify="left", show_lines=True)
+    table.add_column("arm", overflow="fold")
     for name in UTILITY_SHOWN:
-        table.add_column(name.replace("_", " "))
-    attacks = list(dict.fromkeys(name for report in reports for name in report.attacks))
-    for name in attacks:
-        table.add_column(name.replace("_", " "))
+        table.add_column(name.replace("_", " "), overflow="fold")
+    headlines = {name: attack.headline.metric for report in reports for name, attack in report.attacks.items()}
+    for name, metric in headlines.items():
+        table.add_column(f"{name}\n{metric}".replace("_", " "), overflow="fold")
     for report in reports:
         cells = [f"{arm_name(report)}\nseed {report.run.seed}"]
-        cells += [show(report.utility.get(name)).replace(" (", "\n(") for name in UTILITY_SHOWN]
-        cells += [_attack_cell(report, name) for name in attacks]
+        cells += [_lines(report.utility.get(name)) for name in UTILITY_SHOWN]
+        cells += [_attack_cell(report, name) for name in headlines]
         table.add_row(*cells)
     Console().print(table)
+
+
+def _lines(number: Metric) -> str:
+    """Write an estimate on two lines, value above interval, for narrow columns."""
+    return show(number).split(" (")[0].replace(" [", "\n[")
 
 
 def _attack_cell(report: AuditReport, name: str) -> str:
@@ -61,8 +66,8 @@ def _attack_cell(report: AuditReport, name: str) -> str:
     if attack is None:
         return NOT_MEASURED
     label, control = control_of(name, attack)
-    lines = [f"{attack.headline.metric}", show(attack.headline.estimate)]
-    lines += [f"chance ({label})", show(control)] if control is not None else []
+    lines = [_lines(attack.headline.estimate)]
+    lines += [f"chance ({label}):", _lines(control)] if control is not None else []
     return "\n".join([*lines, attack.verdict.replace("_", " ")])
 
 

@@ -53,6 +53,11 @@ class Experiment:
         return self.drawn.split
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the loader repaired or skipped and what the split could not do."""
+        return (*self.corpus.notes, *self.drawn.notes)
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """Return what is written before training."""
         return dict(manifest(self.drawn, self.corpus, self.seed))
@@ -67,6 +72,16 @@ def check(config: Mapping[str, Any], trust: Sequence[str]) -> None:
     problems = find_problems(config, trust)
     if problems:
         raise ConfigError(*problems)
+
+
+def quieten() -> None:
+    """Silence the bars and hints of the libraries that load models; our own lines of progress stay."""
+    import warnings
+
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 
 def prepare(config: Mapping[str, Any], name: str) -> Experiment:
@@ -124,7 +139,7 @@ def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport
             turns=sum(len(dialogue.turns) for dialogue in used),
             supervised_tokens=0,
         ),
-        notes=[*corpus.notes, *experiment.drawn.notes],
+        notes=list(experiment.notes),
     )
 
 

@@ -51,7 +51,7 @@ class ParsedState(NamedTuple):
     state: DialogueState | None
     """The closed triplets; None when the text holds no state."""
     is_complete: bool
-    """False when the text was cut inside a domain or holds no state."""
+    """False when the text was cut, ends in something that is no state, or holds no state."""
     format_errors: int
     """Repeated slots, empty values and broken triplets that were skipped."""
 
@@ -192,6 +192,9 @@ class _StateReader:
             is_complete = self._slots(domain)
         if self.n_domains == 0:
             return ParsedState(None, False, self.errors)
+        # `Restaurant(area=north) Tr` was cut in the next name; `... DB: 3 found` is the next section of a turn.
+        rest = self.text[self.position :].split("\n", 1)[0]
+        is_complete = is_complete and (not rest.strip() or ":" in rest)
         return ParsedState(frozenset(self.triplets.values()), is_complete, self.errors)
 
     def _domain(self) -> str | None:

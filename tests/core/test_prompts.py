@@ -92,6 +92,24 @@ def test_what_is_no_state_is_an_error_not_an_empty_state(text: str) -> None:
         assert prompts.read_state(text).state is None
 
 
+@pytest.mark.parametrize(
+    ("text", "is_complete"),
+    [
+        ("Restaurant(area=north)", True),
+        ("Restaurant(area=north) ", True),
+        ("Restaurant(area=north)\nsomething else", True),
+        ("Restaurant(area=north) DB: 3 found", True),
+        ("Restaurant(area=north) Tr", False),
+        ("Restaurant(area=north) Train(", False),
+        ("Restaurant(area=north, name=", False),
+    ],
+)
+def test_a_cut_state_is_known_as_cut_and_keeps_what_was_closed(text: str, is_complete: bool) -> None:
+    parsed = prompts.read_state(text)
+    assert parsed.state == state(("restaurant", "area", "north"))
+    assert parsed.is_complete == is_complete
+
+
 def test_a_state_cannot_hold_two_values_or_an_empty_one() -> None:
     with pytest.raises(DataError, match="restaurant-area has two values"):
         prompts.render_state(state(("restaurant", "area", "north"), ("restaurant", "area", "south")))

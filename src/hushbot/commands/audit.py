@@ -1,4 +1,4 @@
-"""`hushbot audit`: the attack suite on a bot that already exists, a run's or a model's, in a run directory of its own."""
+"""`hushbot audit`: the attack suite on a bot that exists, a run's or a model's, in a run directory of its own."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, tru
     from hushbot.evaluation.audited import load_model_target, load_run_target
 
     suite.check(config, trust)
+    suite.quieten()
     name = audited.read_report().recipe.stack if audited is not None else [Path(str(config["model"])).name]
     experiment = suite.prepare(config, "+".join(name))
+    for note in experiment.notes:
+        say(f"note: {note}")
     with suite.open_run(experiment, path) as directory:
         report = suite.start_report(experiment, directory)
         if report.status == "complete":

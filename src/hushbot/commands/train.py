@@ -45,8 +45,11 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
     from hushbot.evaluation.report import write_page
 
     suite.check(config, trust)
+    suite.quieten()
     settings = build(config["utility"], "utility")
     experiment = suite.prepare(config, stack_name(config))
+    for note in experiment.notes:
+        say(f"note: {note}")
     with suite.open_run(experiment, path) as directory:
         report = suite.start_report(experiment, directory)
         if report.status == "complete":
