@@ -12,6 +12,7 @@ from typing import Any
 
 from hushbot.composition import build
 from hushbot.corpora.split import check_manifest
+from hushbot.errors import DataError
 from hushbot.evaluation.suite import Experiment, target_of
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
@@ -26,10 +27,12 @@ def load_run_target(
     """Return a run's bot as deployed, and what its report already says of it.
 
     Raises:
-        DataError: The corpus no longer gives the split in the run's manifest.
+        DataError: The corpus no longer gives the split in the run's manifest, or the run has no bot (yet).
     """
     check_manifest(audited.manifest, experiment.manifest)
     config, report = audited.config, audited.read_report()
+    if "recipe" not in config or report.run.weights_sha256 is None or not audited.model.is_dir():
+        raise DataError(f"{audited.path} holds no trained bot; give a run directory of `train` or `compare`")
     stack = RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
     target = target_of(config, audited.model, inference, name=experiment.name)
     known = {"weights_sha256": weights_sha256(audited.model), "tokens_trained": report.run.tokens_trained}

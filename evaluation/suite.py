@@ -238,7 +238,8 @@ def measure(
         result = attack.run(target, experiment.split, experiment.corpus.schema, seed=experiment.seed)
         if result.rows:
             records = directory.write_records(name, result.rows, reveal=experiment.reveal)
-            result = result.model_copy(update={"records": records})
+            # Rows are in the clear: from here on they are in the masked records only, out of any tracker's reach.
+            result = result.model_copy(update={"records": records, "rows": []})
         report = _with_attack(report, name, result, time.perf_counter() - started)
         directory.write_report(report)
         for tracker in experiment.trackers.values():

@@ -51,18 +51,27 @@ def control_of(name: str, attack: AttackResult) -> tuple[str, Estimate | None]:
 
     Non-members come first, since they answer the question "would everyone's state have been found?"; then the base.
     """
+    wanted = _headline_key(attack)
     for label in ("nonmembers", "base"):
         numbers = attack.control.get(label)
-        if isinstance(numbers, Mapping):
-            for key, found in numbers.items():
-                if _is_headline(str(key), attack.headline.metric) and isinstance(found, Mapping | Estimate):
-                    return label, Estimate.model_validate(found)
+        found = numbers.get(wanted) if isinstance(numbers, Mapping) else None
+        if isinstance(found, Mapping | Estimate):
+            return label, Estimate.model_validate(found)
     return "", None
 
 
-def _is_headline(key: str, metric: str) -> bool:
-    """Say whether a metric key is the headline's: the same, or under the pre-registered ranking."""
-    return key == metric or (key.endswith(f"/{metric}") and "dc_ppl" in key)
+def _headline_key(attack: AttackResult) -> str:
+    """Return the key under which the metrics hold the headline: the one with its very numbers.
+
+    Several scores may tie; the one that attacks judge by unless told otherwise then comes first.
+    """
+    metric = attack.headline.metric
+    keys = [
+        key
+        for key, number in attack.metrics.items()
+        if (key == metric or key.endswith(f"/{metric}")) and number == attack.headline.estimate
+    ]
+    return next((key for key in keys if "dc_ppl" in key), keys[0] if keys else metric)
 
 
 def rows_of(reports: Sequence[AuditReport]) -> list[ArmRow]:

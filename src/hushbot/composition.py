@@ -24,7 +24,9 @@ STACKED_GROUPS = ("recipe", "attack")
 """Groups of which several options may be chosen at once."""
 _NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
 """Lines of a Hydra error that mislead or say nothing to a user."""
-UNHASHED_KEYS = frozenset({"run", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"})
+UNHASHED_KEYS = frozenset(
+    {"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"}
+)
 """Top-level keys that change where or how a run happens, not what it measures."""
 
 
@@ -126,8 +128,8 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[str]:
-    """Check every component without building any; return one message per problem."""
-    problems: list[str] = []
+    """Check every setting and every component without building any; return one message per problem."""
+    problems = plain_problems(config)
     for key, node in components(config):
         target = str(node["_target_"])
         if not any(target.startswith(f"{package}.") for package in ("hushbot", *trust)):
@@ -141,6 +143,37 @@ def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[
             continue
         problems += [f"{key}.{problem}" for problem in argument_problems(component, arguments_of(node))]
     return problems
+
+
+def plain_problems(config: Mapping[str, Any]) -> list[str]:
+    """Check the top-level settings that are no components; return one message per problem.
+
+    Strictly: `reveal=no` is a text to Hydra, and any text would count as yes.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    problems = []
+    for key, hint in _plain_types().items():
+        if key not in config:
+            continue
+        try:
+            TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(config[key])
+        except ValidationError as error:
+            for wrong in error.errors():
+                name = ".".join(str(part) for part in (key, *wrong["loc"]))
+                problems.append(f"{name}={wrong['input']!r}: {wrong['msg']}")
+    return problems
+
+
+def _plain_types() -> dict[str, Any]:
+    from pydantic import Field
+
+    count, natural = typing.Annotated[int, Field(ge=1)], typing.Annotated[int, Field(ge=0)]
+    types: dict[str, Any] = {"seed": natural, "seeds": list[natural], "arms": list[str]}
+    types |= dict.fromkeys(("fit", "reveal"), bool)
+    types |= dict.fromkeys(("runs_dir", "comparison", "target"), str)
+    types |= dict.fromkeys(("run", "out", "model", "adapter"), str | None)
+    return types | dict.fromkeys(("launcher", "inference"), dict[str, count])
 
 
 def components(config: object, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

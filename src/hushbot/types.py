@@ -44,6 +44,22 @@ DialogueState: TypeAlias = frozenset[SlotValue]
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Where a value stands verbatim in an utterance, as the corpus annotates it and a loader has checked it."""
+
+    domain: str
+    """Domain or service, as in the states; MultiWOZ's pseudo-domain `booking` where the annotation says no more."""
+    slot: str
+    """Slot name, as in the states where they have it."""
+    value: str
+    """The annotated value; it equals the slice up to upper and lower case."""
+    start: int
+    """First character of the value in the utterance."""
+    end: int
+    """One past its last character."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One user utterance and everything the bot says and knows in answer to it."""
 
@@ -59,6 +75,10 @@ class Turn:
     """The system's utterance; None when the dialogue ends with the user's."""
     booked: tuple[SlotValue, ...] = ()
     """Identifiers issued by the system so far (references, phones, train ids): never part of the state."""
+    user_spans: tuple[Span, ...] = ()
+    """Values in `user`, by their start; they may overlap, and a value without a span may still be said."""
+    response_spans: tuple[Span, ...] = ()
+    """Values in `response`, likewise. Whoever changes a text changes or empties its spans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hushbot.corpora.columns import records, row_form, straighten_acts
+from hushbot.corpora.columns import records, row_form, straighten_acts, straighten_spans
 from hushbot.errors import DataError
 
 
@@ -68,3 +68,30 @@ def test_reversed_acts_are_put_in_order_by_vote() -> None:
     assert not straighten_acts(rows)
     assert rows == [acts(["name", "Elm Inn"], ["name", "name"], ["phone", "01223"])]
     assert not straighten_acts([acts(["none", "none"])])
+
+
+def spans(*places: tuple[Any, Any]) -> dict[str, Any]:
+    marked = [{"start": start, "exclusive_end": end} for start, end in places]
+    return {"turns": [{"frames": [{"slots": marked}]}]}
+
+
+def test_spans_that_end_before_they_start_are_put_in_order() -> None:
+    rows = [spans((4, 0), (0, 4), (None, 2)), spans((2, 2))]
+    assert straighten_spans(rows)
+    assert rows == [spans((0, 4), (0, 4), (None, 2)), spans((2, 2))]
+    assert not straighten_spans(rows)
+
+
+def test_copied_values_have_no_place() -> None:
+    columns = {
+        "slot": ["a", "b", "c"],
+        "value": ["x", "", "z"],
+        "start": [0, 3, -1],
+        "exclusive_end": [1, 4, -1],
+        "copy_from": ["", "d", ""],
+        "copy_from_value": [[], ["y"], []],
+    }
+    frame = {"service": "hotel", "slots": columns}
+    found = row_form({"turns": [{"speaker": "USER", "utterance": "x", "frames": [frame]}]})
+    marked = [{"slot": "a", "value": "x", "start": 0, "exclusive_end": 1}, {"slot": "b"}, {"slot": "c"}]
+    assert found["turns"][0]["frames"][0]["slots"] == marked

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hushbot.corpora.exchanges import Utterance, pair_up
 from hushbot.errors import DataError
+from hushbot.types import Span
 
 
 def said(script: str) -> list[Utterance]:
@@ -35,6 +36,17 @@ def test_pairing(script: str, opening: str, turns: list[tuple[str, str | None]])
 def test_joined_utterances_keep_their_annotations_in_order() -> None:
     _, exchanges = pair_up(said("u:a u:b s:c"))
     assert exchanges[0].user.annotations == ("a", "b")
+
+
+def test_spans_move_with_the_text_that_is_joined() -> None:
+    word = Span("bus", "to", "ely", 3, 6)
+    parts = ["", "to ely", "", "to ely"]
+    spans = [(word,) if part else () for part in parts]
+    _, exchanges = pair_up(Utterance(True, part, (), at) for part, at in zip(parts, spans, strict=True))
+    user = exchanges[0].user
+    assert user.text == "to ely to ely"
+    assert [user.text[span.start : span.end] for span in user.spans] == ["ely", "ely"]
+    assert [span.start for span in user.spans] == [3, 10]
 
 
 @pytest.mark.parametrize("script", ["", "s:hello"])

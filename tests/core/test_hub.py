@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 from hushbot.corpora.files import read_json
 from hushbot.corpora.frames import read_dialogue
 from hushbot.corpora.hub import load_hub
+from hushbot.corpora.multiwoz import load_multiwoz
+from hushbot.corpora.unified import load_unified
 from hushbot.errors import ConfigError, DataError, HushbotError
-from hushbot.types import Dialogue
+from hushbot.types import Dialogue, SlotValue, Span
 
 ROW: dict[str, Any] = {
     "dialogue_id": "A.json",
@@ -28,6 +32,7 @@ ROW: dict[str, Any] = {
                 {
                     "service": "hotel",
                     "state": {"active_intent": "find", "slot_values": {"hotel-area": ["north", "the north"]}},
+                    "slots": [{"slot": "hotel-area", "value": "north", "start": 0, "exclusive_end": 5}],
                 }
             ],
         },
@@ -36,7 +41,20 @@ ROW: dict[str, Any] = {
 }
 
 
-def to_columns(raw: dict[str, Any], *, swap_acts: bool = False) -> dict[str, Any]:
+def spans_in_columns(slots: list[dict[str, Any]], *, swap: bool) -> dict[str, Any]:
+    """Write a frame's spans as multi_woz_v22 stores them: -1 where a value is copied from elsewhere."""
+    start, end = ("exclusive_end", "start") if swap else ("start", "exclusive_end")
+    return {
+        "slot": [slot["slot"] for slot in slots],
+        "value": ["" if "copy_from" in slot else slot["value"] for slot in slots],
+        "start": [slot.get(start, -1) for slot in slots],
+        "exclusive_end": [slot.get(end, -1) for slot in slots],
+        "copy_from": [slot.get("copy_from", "") for slot in slots],
+        "copy_from_value": [slot["value"] if "copy_from" in slot else [] for slot in slots],
+    }
+
+
+def to_columns(raw: dict[str, Any], *, swap_acts: bool = False, swap_spans: bool = False) -> dict[str, Any]:
     """Write a MultiWOZ 2.2 dialogue as multi_woz_v22 stores it; the acts of system turns say Elm Inn."""
 
     def frames(turn: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +66,8 @@ def to_columns(raw: dict[str, Any], *, swap_acts: bool = False) -> dict[str, Any
                 "slots_values_list": list(state["slot_values"].values()),
             }
             states.append({"active_intent": state["active_intent"], "slots_values": values})
-        return {"service": [frame["service"] for frame in turn["frames"]], "state": states}
+        spans = [spans_in_columns(frame.get("slots", []), swap=swap_spans) for frame in turn["frames"]]
+        return {"service": [frame["service"] for frame in turn["frames"]], "state": states, "slots": spans}
 
     def acts(turn: dict[str, Any]) -> dict[str, Any]:
         if turn["speaker"] == "USER":
@@ -82,6 +101,92 @@ def test_rows_and_columns_are_the_same_dialogue() -> None:
         assert bool(corpus.notes) == swap_acts
     assert load_hub([ROW]).dialogues == (read_dialogue(ROW, acts={}),)
     assert load_hub(ROW).dialogues == load_hub([ROW]).dialogues
+
+
+def test_swapped_spans_are_put_in_order_and_others_are_only_checked() -> None:
+    expected = (Span("hotel", "area", "north", 0, 5),)
+    for swap in (False, True):
+        corpus = load_hub([to_columns(ROW, swap_spans=swap)])
+        assert corpus.dialogues[0].turns[0].user_spans == expected
+        assert [note.startswith("start and end of spans were swapped") for note in corpus.notes] == [True] * swap
+    row = copy.deepcopy(ROW)
+    row["turns"][0]["frames"][0]["slots"] = [
+        {"slot": "hotel-area", "copy_from": "attraction-area", "value": ["north"]},
+        {"slot": "hotel-area", "value": "north", "start": 1, "exclusive_end": 6},
+    ]
+    for form in (row, to_columns(row)):
+        corpus = load_hub([form])
+        assert corpus.dialogues[0].turns[0].user_spans == ()
+        assert corpus.notes == ("span of a value dropped, the text there is not the value (1): A turn 0",)
+
+
+UNIFIED_ROW: dict[str, Any] = {
+    "dataset": "toy",
+    "data_split": "train",
+    "dialogue_id": "toy-train-0",
+    "domains": ["hotel"],
+    "turns": [
+        {
+            "speaker": "user",
+            "utterance": "In the north.",
+            "state": {"hotel": {"area": "north|northern", "name": ""}},
+            "dialogue_acts": {
+                "non-categorical": [
+                    {"intent": "inform", "domain": "hotel", "slot": "area", "value": "north", "start": 7, "end": 12}
+                ]
+            },
+        },
+        {"speaker": "system", "utterance": "Done.", "booked": {"hotel": [{"reference": "K7Q2"}]}},
+    ],
+}
+
+
+def test_rows_of_convlab3_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "dialogues.json"
+    path.write_text(json.dumps([UNIFIED_ROW]))
+    expected = load_unified(path).dialogues
+    (turn,) = expected[0].turns
+    assert listed(expected[0]) == [[["hotel", "area", ["north", "northern"]]]]
+    assert turn.booked == (SlotValue("hotel", "reference", "K7Q2"),)
+    assert turn.user_spans == (Span("hotel", "area", "north", 7, 12),)
+    assert load_hub([UNIFIED_ROW]).dialogues == expected
+    assert load_hub({"train": [UNIFIED_ROW]}).dialogues == expected
+    by_row = load_hub([UNIFIED_ROW, ROW, to_columns({**ROW, "dialogue_id": "B"})]).dialogues
+    assert by_row[0] == expected[0]
+    assert [listed(found) for found in by_row[1:]] == [[[["hotel", "area", ["north", "the north"]]]]] * 2
+
+
+def test_a_dataset_fills_missing_keys_with_none() -> None:
+    datasets = pytest.importorskip("datasets")
+    other = {**UNIFIED_ROW, "dialogue_id": "toy-train-1", "goal": {"message": "x"}}
+    other["turns"] = [{"speaker": "user", "utterance": "Bye.", "state": {"taxi": {"to": "ely"}}}]
+    data = datasets.Dataset.from_list([other, UNIFIED_ROW])
+    assert data[1]["turns"][0]["state"]["taxi"] is None
+    assert data[1]["goal"] is None
+    found = load_hub(data)
+    assert found.dialogues == load_hub([other, UNIFIED_ROW]).dialogues
+    assert found.notes == ()
+
+
+def test_frames_decide_even_where_a_split_is_named() -> None:
+    assert load_hub([{**ROW, "data_split": "train"}]).dialogues == load_hub([ROW]).dialogues
+
+
+def test_original_multiwoz_is_understood_as_an_object_and_as_rows(tmp_path: Path) -> None:
+    log = [
+        {"text": "to ely", "metadata": {}, "span_info": [["Train-Inform", "Dest", "ely", 1, 1]]},
+        {"text": "ok", "metadata": {"train": {"semi": {"destination": "ely"}}}, "dialog_act": {}},
+    ]
+    raw: dict[str, Any] = {"A.json": {"goal": {"train": {"info": {}}}, "log": log}, "B.json": {"log": log[:1]}}
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps(raw))
+    expected = load_multiwoz(path)
+    assert listed(expected.dialogues[0]) == [[["train", "destination", ["ely"]]]]
+    assert expected.dialogues[0].turns[0].user_spans == (Span("train", "destination", "ely", 3, 6),)
+    rows = [{"dialogue_id": name, **dialogue} for name, dialogue in raw.items()]
+    for form in (raw, rows, {"train": raw}):
+        assert load_hub(form).dialogues == expected.dialogues
+    assert load_hub(raw).notes == expected.notes
 
 
 def test_a_datasets_dataset_reads_like_its_rows() -> None:
@@ -125,7 +230,8 @@ def test_inputs_stay_as_they_were() -> None:
         ([], {}, DataError, "no usable dialogue"),
         ([ROW, ROW], {}, DataError, "twice"),
         ([{"text": "x"}], {}, DataError, "no known kind"),
-        ([{**ROW, "data_split": "train"}], {}, DataError, "data=unified"),
+        ([{"dialogue_id": "A", "data_split": "train", "turns": [{"speaker": "bot"}]}], {}, DataError, "'bot'"),
+        ({"A": {"log": [{"text": 5}]}, "B": 7}, {}, DataError, "2 malformed"),
     ],
 )
 def test_wrong_rows(rows: Any, options: Any, error: type[Exception], message: str) -> None:
@@ -167,6 +273,11 @@ def test_hub_ids_ask_for_whole_states_and_explain_failures(monkeypatch: pytest.M
         load_hub("nowhere/data")
 
 
+LOG_ROW: dict[str, Any] = {
+    "dialogue_id": "A",
+    "log": [{"text": "to ely", "span_info": [["Train-Inform", "Dest", "ely", 1, 1]]}, {"text": "ok", "metadata": {}}],
+}
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(0, 2) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
@@ -177,7 +288,7 @@ anything = st.recursive(
 @st.composite
 def damaged_rows(draw: st.DrawFn) -> Any:
     """Return a good row in which one part, however deep, is replaced by anything."""
-    row = copy.deepcopy(draw(st.sampled_from([ROW, to_columns(ROW)])))
+    row = copy.deepcopy(draw(st.sampled_from([ROW, to_columns(ROW), UNIFIED_ROW, LOG_ROW])))
     place: Any = row
     for _ in range(draw(st.integers(1, 8))):
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -213,7 +324,10 @@ def test_case_file(shared_dir: Path) -> None:
     assert found.id == "CASE0009"
     assert listed(found) == expected["user_turns"]
     assert (found.opening, len(found.turns), found.turns[0].response) == ("", 1, "Blue Lantern?")
-    assert "reversed" in corpus.notes[0]
+    assert [note.split(" were ")[1].split()[0] for note in corpus.notes] == ["reversed", "swapped"]
+    spans = [[f"{span.domain}-{span.slot}", span.start, span.end] for span in found.turns[0].user_spans]
+    assert spans == expected["spans"]
+    assert found.turns[0].response_spans == ()
 
 
 @pytest.mark.shared
@@ -222,3 +336,17 @@ def test_real_dialogues_in_columns_are_the_same(shared_dir: Path) -> None:
     in_rows, in_columns = load_hub(raws), load_hub([to_columns(raw) for raw in raws])
     assert [listed(d) for d in in_rows.dialogues] == [listed(d) for d in in_columns.dialogues]
     assert in_rows.schema == in_columns.schema
+    spans = [[(turn.user_spans, turn.response_spans) for turn in d.turns] for d in in_rows.dialogues]
+    assert sum(map(len, itertools.chain(*itertools.chain(*spans)))) == 9
+    swapped = load_hub([to_columns(raw, swap_spans=True) for raw in raws])
+    for other in (in_columns, swapped):
+        assert [[(turn.user_spans, turn.response_spans) for turn in d.turns] for d in other.dialogues] == spans
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["camrest", "multiwoz21", "sgd", "tm1", "woz"])
+def test_real_rows_of_convlab3_read_as_their_file(shared_dir: Path, name: str) -> None:
+    path = shared_dir / "data" / "unified" / "dummy" / f"{name}.dummy_data.json"
+    expected = load_unified(path)
+    found = load_hub(read_json(path))
+    assert (found.dialogues, found.schema, found.notes) == (expected.dialogues, expected.schema, ())

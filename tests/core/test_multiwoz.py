@@ -18,7 +18,7 @@ from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.multiwoz import load_multiwoz
 from hushbot.errors import ConfigError, DataError, HushbotError
 from hushbot.prompts import parse_state, render_state
-from hushbot.types import SlotValue
+from hushbot.types import SlotValue, Span
 
 Raw = dict[str, Any]
 
@@ -98,6 +98,32 @@ def test_missing_metadata_is_unknown_not_empty(load: Callable[..., Corpus], meta
     corpus = load(user(), silent)
     assert triplets(corpus) == [None]
     assert corpus.notes == ("system turn without metadata, state unknown (None) (1): A turn 1",)
+
+
+def test_spans_are_token_ranges_of_the_text_as_it_stands(load: Callable[..., Corpus]) -> None:
+    asked = user("To  ely \n, at  after nine .") | {
+        "span_info": [
+            ["Train-Inform", "Leave", "After  nine", 4, 5],
+            ["Train-Inform", "Dest", "Ely", 1, 1],
+            ["Train-Inform", "People", "1", 0, 0],
+        ]
+    }
+    told = system("TR12 .") | {"span_info": [["Train-Inform", "Id", "TR12", 0, 0]]}
+    last = user("ely") | {"span_info": [["Train-Inform", "Dest", "ely", 0, 0]]}
+    corpus = load(asked, told, last)
+    first, second = corpus.dialogues[0].turns
+    # "after nine" has one blank in the text and two in the value: not the same text.
+    assert first.user_spans == (Span("train", "destination", "Ely", 4, 7),)
+    assert first.response_spans == (Span("train", "trainid", "TR12", 0, 4),)
+    assert (second.user_spans, second.response_spans) == ((Span("train", "destination", "ely", 0, 3),), ())
+    assert corpus.notes[0] == ("span of a value dropped, the text there is not the value (2): A turn 0, A turn 0")
+
+
+@pytest.mark.parametrize("span_info", ["No Annotation", [5], [["A-B", "c"]], {"a": []}])
+def test_unusable_spans_are_a_note(load: Callable[..., Corpus], span_info: Any) -> None:
+    corpus = load(user("a") | {"span_info": span_info}, system("b", train={"day": "friday"}))
+    assert corpus.dialogues[0].turns[0].user_spans == ()
+    assert corpus.notes == ("span of a value dropped, the text there is not the value (1): A turn 0",)
 
 
 def test_a_dialogue_may_end_with_the_user(load: Callable[..., Corpus]) -> None:
@@ -314,6 +340,7 @@ LOG = st.lists(
             "text": st.text(max_size=5) | JSON,
             "metadata": METADATA | JSON,
             "dialog_act": METADATA | JSON,
+            "span_info": st.lists(st.tuples(*[st.text(max_size=2)] * 3, *[st.integers(-1, 2)] * 2)) | JSON,
         },
     ),
     max_size=4,
@@ -410,7 +437,8 @@ def unsplit(corpus: Corpus) -> Iterator[list[frozenset[Unsplit]]]:
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_published_counts(real: dict[str, Corpus], facts: Any, part: str) -> None:
     corpus = real[part]
-    assert corpus.notes == ()
+    (note,) = corpus.notes
+    assert note.startswith("span of a value dropped")
     dialogues = list(unsplit(corpus))
     states = [state for dialogue in dialogues for state in dialogue]
     turns = [turn for dialogue in corpus.dialogues for turn in dialogue.turns]
@@ -436,6 +464,28 @@ def test_published_counts(real: dict[str, Corpus], facts: Any, part: str) -> Non
         "booked_references_distinct": sum(slot == "reference" for slot, _ in booked),
         "taxi_phones_distinct": sum(slot == "phone" for slot, _ in booked),
     } == facts[part]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("part", "of_users", "of_systems", "n_dropped", "in_state"),
+    [("val", 6657, 11531, 701, 6444), ("test", 6632, 11635, 700, 6409)],
+)
+def test_spans_that_hold_are_kept_and_1401_others_are_not(
+    real: dict[str, Corpus], part: str, of_users: int, of_systems: int, n_dropped: int, in_state: int
+) -> None:
+    turns = [turn for dialogue in real[part].dialogues for turn in dialogue.turns]
+    by_users = [(turn, span) for turn in turns for span in turn.user_spans]
+    by_systems = [(turn, span) for turn in turns for span in turn.response_spans]
+    assert (len(by_users), len(by_systems)) == (of_users, of_systems)
+    assert f"is not the value ({n_dropped}): " in real[part].notes[0]
+    texts = [(turn.user, span) for turn, span in by_users]
+    texts += [(turn.response or "", span) for turn, span in by_systems]
+    assert all(text[span.start : span.end].casefold() == span.value.casefold() for text, span in texts)
+    # The names fit those of the states: nearly all that a user says is in the state under the same name.
+    known = [{(t.domain, t.slot, v) for t in turn.state or () for v in t.values} for turn, _ in by_users]
+    said = [(span.domain, span.slot, span.value.casefold()) for _, span in by_users]
+    assert sum(span in state for span, state in zip(said, known, strict=True)) == in_state
 
 
 @pytest.mark.shared

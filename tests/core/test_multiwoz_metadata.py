@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hushbot.corpora.multiwoz_metadata import alternatives, linear_act, ontology_slots, read_acts
+from hushbot.corpora.multiwoz_metadata import alternatives, linear_act, ontology_slots, read_acts, span_claims
+from hushbot.corpora.spans import Claim
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,32 @@ from hushbot.corpora.multiwoz_metadata import alternatives, linear_act, ontology
 )
 def test_values(raw: str, values: tuple[str, ...]) -> None:
     assert alternatives(raw) == values
+
+
+@pytest.mark.parametrize(
+    ("act", "slot", "expected"),
+    [
+        ("Train-Inform", "Dest", ("train", "destination")),
+        ("Train-Inform", "People", ("train", "book people")),
+        ("Train-Inform", "Day", ("train", "day")),
+        ("Train-Inform", "Time", ("train", "time")),  # how long it takes
+        ("Hotel-Inform", "Day", ("hotel", "book day")),
+        ("Restaurant-Inform", "Time", ("restaurant", "book time")),
+        ("Booking-Book", "Ref", ("booking", "reference")),
+        ("Taxi-Inform", "Car", ("taxi", "type")),
+    ],
+)
+def test_spans_are_named_as_states_name_slots(act: str, slot: str, expected: tuple[str, str]) -> None:
+    (claim,) = span_claims("a b", [[act, slot, "B", 1, 1]])
+    assert claim == Claim(*expected, ("B",), 2, 3)
+
+
+@pytest.mark.parametrize(
+    "span_info", ["No Annotation", {"a": 1}, [None], [["a", "b", "c", 0]], [[1, 2, 3, 0, 0]], [["A-B", "c", "d", 7, 7]]]
+)
+def test_unreadable_spans_claim_what_cannot_hold(span_info: object) -> None:
+    (claim,) = span_claims("a b", span_info)
+    assert claim.start is None or claim.domain is None
 
 
 def test_linear_acts() -> None:

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hushbot.corpora.corpus import Corpus
-from hushbot.corpora.files import read_json
+from hushbot.corpora.files import Notes, read_json
 from hushbot.corpora.frames import describe_results, linear_actions, read_dialogue
 from hushbot.corpora.schema_guided import load_schema_guided
 from hushbot.errors import ConfigError, DataError, HushbotError
 from hushbot.prompts import parse_state, render_state
-from hushbot.types import Dialogue, SlotValue
+from hushbot.types import Dialogue, SlotValue, Span
 
 Raw = dict[str, Any]
 
@@ -106,6 +106,56 @@ def test_values_stand_as_they_are_and_empty_texts_are_absent() -> None:
             ["S_1", "f", ["dontcare"]],
         ]
     ]
+
+
+def spanned(turn: Raw, *spans: Raw) -> Raw:
+    """Return a turn whose first frame marks places of values in its text."""
+    first, *others = turn["frames"]
+    return {**turn, "frames": [{**first, "slots": list(spans)}, *others]}
+
+
+def test_multiwoz22_spans_name_their_value_and_copies_have_no_place() -> None:
+    asked = spanned(
+        user("north, please", hotel={"hotel-area": ["north"]}),
+        {"slot": "hotel-area", "value": "North", "start": 0, "exclusive_end": 5},
+        {"slot": "hotel-name", "value": ["elm inn"], "copy_from": "restaurant-name"},
+    )
+    offer = {"service": "hotel", "slots": [{"slot": "hotel-name", "value": "Elm", "start": 1, "exclusive_end": 4}]}
+    notes = Notes()
+    found = read_dialogue(dialogue(asked, system("Elm?", offer), name="A"), acts={}, notes=notes)
+    assert found.turns[0].user_spans == (Span("hotel", "area", "North", 0, 5),)
+    assert found.turns[0].response_spans == ()
+    assert notes.finish() == ("span of a value dropped, the text there is not the value (1): A turn 1",)
+
+
+def test_sgd_spans_hold_where_the_actions_or_the_state_give_what_stands_there() -> None:
+    asked = spanned(
+        user("Elm Inn, 5 of us", Hotels_1={"name": ["Elm Inn"], "rooms": ["5", "five"]}),
+        {"slot": "name", "start": 0, "exclusive_end": 7},
+        {"slot": "rooms", "start": 9, "exclusive_end": 10},
+        {"slot": "rooms", "start": 0, "exclusive_end": 3},
+        {"slot": "city", "start": 0, "exclusive_end": 3},
+    )
+    offer = {
+        "service": "Hotels_1",
+        "actions": [{"act": "CONFIRM", "slot": "city", "values": ["Ely"]}],
+        "slots": [{"slot": "city", "start": 3, "exclusive_end": 6}],
+    }
+    notes = Notes()
+    raw = dialogue(asked, user("now", Hotels_1={}), system("In ely?", offer), system("Yes?"), name="1")
+    (turn,) = read_dialogue(raw, prefix="dev/", acts={}, notes=notes).turns
+    assert turn.user_spans == (Span("Hotels_1", "name", "Elm Inn", 0, 7), Span("Hotels_1", "rooms", "5", 9, 10))
+    assert turn.response_spans == (Span("Hotels_1", "city", "Ely", 3, 6),)
+    note = "span of a value dropped, the text there is not the value (2): dev/1 turn 0, dev/1 turn 0"
+    assert notes.finish() == (note,)
+
+
+def test_dropped_spans_are_one_note_of_the_corpus(tmp_path: Path) -> None:
+    turn = spanned(user("hi", A_1={"x": ["1"]}), {"slot": "x", "start": 0, "exclusive_end": 1})
+    path = write(tmp_path / "dialogues_001.json", [dialogue(turn, name=name) for name in "ab"])
+    write(tmp_path / "schema.json", [{"service_name": "A_1", "slots": [{"name": "x"}]}])
+    note = "span of a value dropped, the text there is not the value (2): a turn 0, b turn 0"
+    assert load_schema_guided(path).notes == (note,)
 
 
 def test_actions_are_linear_and_escaped() -> None:
@@ -267,6 +317,9 @@ action = shaped(act=st.just("OFFER"), slot=st.text(max_size=2), values=st.lists(
 frame = shaped(
     service=st.sampled_from(["a", "B_1"]),
     state=state,
+    slots=st.lists(
+        shaped(slot=st.text(max_size=2), start=st.integers(-1, 3), exclusive_end=st.integers(-1, 3)), max_size=2
+    ),
     actions=st.lists(action, max_size=2),
     service_call=shaped(parameters=anything),
     service_results=st.lists(st.dictionaries(st.text(max_size=2), anything, max_size=2), max_size=2),
@@ -335,6 +388,17 @@ def test_sgd_counts_are_the_published_ones(shared_dir: Path) -> None:
             expected["user_frames"],
             expected["multi_frame_user_turns"],
         )
+
+
+@pytest.mark.shared
+def test_every_sgd_span_holds(sgd: Corpus) -> None:
+    turns = [one for d in sgd.dialogues for one in d.turns]
+    by_users = [(one.user, span) for one in turns for span in one.user_spans]
+    by_systems = [(one.response or "", span) for one in turns for span in one.response_spans]
+    assert (len(by_users), len(by_systems)) == (2794, 6443)
+    assert not [note for note in sgd.notes if "span" in note]
+    for text, span in by_users + by_systems:
+        assert text[span.start : span.end].casefold() == span.value.casefold()
 
 
 @pytest.mark.shared

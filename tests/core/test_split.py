@@ -29,7 +29,7 @@ from hushbot.corpora.split import (
 )
 from hushbot.errors import ConfigError, DataError
 from hushbot.schema import Schema
-from hushbot.types import AuditSplit, Dialogue, DialogueState, SlotValue, Turn
+from hushbot.types import AuditSplit, Dialogue, DialogueState, SlotValue, Span, Turn
 
 
 def state(*values: str) -> DialogueState:
@@ -288,6 +288,10 @@ def test_the_hash_follows_the_content_only() -> None:
         ),
     ]
     assert len({data_sha256([one, b]) for one in [a, *changed]}) == len(changed) + 1
+    # Spans are annotation of a text that is hashed already.
+    spans = (Span("hotel", "name", "x", 0, 1),)
+    annotated = replace(a, turns=(replace(turn, user_spans=spans, response_spans=spans), *a.turns[1:]))
+    assert data_sha256([annotated, b]) == data_sha256([a, b])
     with pytest.raises(DataError, match="dialogue d1: its content is not JSON"):
         data_sha256([replace(a, goal={"x": object()})])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hushbot.commands.train import say
 from hushbot.composition import compose, decisive
-from hushbot.errors import ConfigError
+from hushbot.errors import ConfigError, HushbotError
 from hushbot.run import RunDirectory, config_sha256
 from hushbot.types import AuditReport
 
@@ -25,6 +25,8 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
         audited = RunDirectory.open(config["run"])
         # Who was a member is the audited run's to say: its data, its split and its seed are taken over.
         config |= {key: audited.config[key] for key in ("data", "split", "seed")}
+        # Runs of one split share their manifest, so the bot itself must be part of what an audit is.
+        config["audited"] = audited.read_report().run.model_dump(include={"id", "weights_sha256"})
     elif config["target"] != "hf" or not config["model"]:
         raise ConfigError(
             f"target={config['target']!r} model={config['model']!r}: give target=run run=DIR, or target=hf model=PATH"
@@ -40,8 +42,7 @@ def out_path(config: dict[str, Any]) -> Path:
     """Return where the audit is written."""
     if config["out"]:
         return Path(config["out"])
-    hashed = config_sha256({**decisive(config), "audited": config["run"]})
-    return Path(config["runs_dir"]) / f"audit-{config['target']}-{hashed[:8]}"
+    return Path(config["runs_dir"]) / f"audit-{config['target']}-{config_sha256(decisive(config))[:8]}"
 
 
 def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]) -> AuditReport:
@@ -59,10 +60,14 @@ def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, tru
         report = suite.start_report(experiment, directory)
         if report.status == "complete":
             return report
-        target, update = (
-            load_run_target(audited, experiment, config["inference"])
-            if audited is not None
-            else load_model_target(config["model"], config["adapter"], config["inference"])
-        )
-        report = report.model_copy(update={**update, "run": report.run.model_copy(update=update.pop("run"))})
-        return suite.measure(experiment, target, directory, report, say)
+        try:
+            target, update = (
+                load_run_target(audited, experiment, config["inference"])
+                if audited is not None
+                else load_model_target(config["model"], config["adapter"], config["inference"])
+            )
+            report = report.model_copy(update={**update, "run": report.run.model_copy(update=update.pop("run"))})
+            return suite.measure(experiment, target, directory, report, say)
+        except HushbotError as error:
+            suite.fail(directory, suite.start_report(experiment, directory), error)
+            raise

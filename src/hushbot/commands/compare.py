@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hushbot.commands.train import run_path
-from hushbot.composition import compose, find_problems, locate
+from hushbot.composition import compose, find_problems, locate, plain_problems
 from hushbot.errors import ConfigError
 from hushbot.launching import Cell, launch
 
@@ -24,7 +24,7 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
         raise ConfigError(*sorted(problems))
     check_stacks(cells)
     out = Path(config["comparison"])
-    launch(cells, out / "cells", **config["launcher"])
+    launch(cells, out / "cells", workers=config["launcher"]["workers"], threads=config["launcher"]["threads"])
     paths = [cell.path for cell in cells]
     write_comparison(paths, out)
     print_summary([RunDirectory.open(path).read_report() for path in paths])
@@ -39,14 +39,20 @@ def make_cells(
     Raises:
         ConfigError: There is no arm or no seed, or a key that names one run was given.
     """
+    if problems := plain_problems(config):
+        raise ConfigError(*problems)
     if not config["arms"] or not config["seeds"]:
         raise ConfigError(f"arms={config['arms']} seeds={config['seeds']}: each must name at least one")
     if config["run"]:
         raise ConfigError(f"run={config['run']!r} names one run, compare makes several; set runs_dir instead")
-    for arm in dict.fromkeys(config["arms"]):
-        for seed in dict.fromkeys(config["seeds"]):
+    seen = set()
+    for arm in config["arms"]:
+        for seed in config["seeds"]:
             cell = compose("compare", [*overrides, f"recipe={arm}", f"seed={seed}"], config_dir=config_dir)
-            yield Cell(name=f"{arm} seed {seed}", config=cell, path=run_path(cell), trust=tuple(trust))
+            path = run_path(cell)
+            if path not in seen:  # named twice, or spelled in two ways
+                seen.add(path)
+                yield Cell(name=f"{arm} seed {seed}", config=cell, path=path, trust=tuple(trust))
 
 
 def check_stacks(cells: Sequence[Cell]) -> None:

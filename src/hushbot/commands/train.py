@@ -44,6 +44,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
     from hushbot.evaluation import suite
     from hushbot.evaluation.report import write_page
 
+    page = path / "report.html"
     suite.check(config, trust)
     suite.quieten()
     settings = build(config["utility"], "utility")
@@ -52,17 +53,18 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
         say(f"note: {note}")
     with suite.open_run(experiment, path) as directory:
         report = suite.start_report(experiment, directory)
-        if report.status == "complete":
+        if report.status != "complete":
+            try:
+                target, report = suite.fit_bot(experiment, config, directory, report, say)
+                report = suite.measure_bot(experiment, settings, target, directory, report, say)
+                report = suite.measure(experiment, target, directory, report, say)
+            except HushbotError as error:
+                # The report on disk is the newest: a step that failed half-way has not returned its own.
+                suite.fail(directory, suite.start_report(experiment, directory), error)
+                raise
+        elif page.exists():
             return report
-        try:
-            target, report = suite.fit_bot(experiment, config, directory, report, say)
-            report = suite.measure_bot(experiment, settings, target, directory, report, say)
-            report = suite.measure(experiment, target, directory, report, say)
-        except HushbotError as error:
-            # The report on disk is the newest: a step that failed half-way has not returned its own.
-            suite.fail(directory, suite.start_report(experiment, directory), error)
-            raise
-    write_page([path], path / "report.html")
+    write_page([path], page)
     return report
 
 

@@ -116,7 +116,11 @@ class Scene:
         frame = {
             "service": service,
             "actions": [{"act": act, "slot": slot, "values": [value] if value else []} for act, slot, value in actions],
-            "slots": [],
+            "slots": [
+                {"slot": slot, "start": start, "exclusive_end": start + len(value)}
+                for _, slot, value in actions
+                if value and (start := utterance.find(value)) >= 0
+            ],
         }
         self.turns.append({"speaker": "SYSTEM", "utterance": utterance, "frames": [frame]})
 

@@ -6,7 +6,7 @@ A list of records is stored as a dict of lists, a dict with free keys as two lis
 Guarantees: a dialogue in columns becomes the row form that `frames.read_dialogue` reads, without loss of what
 is read there; a dialogue that is in row form already stays as it is. Lists of unequal length are a
 `DataError`: no record is cut off or shifted. Acts whose slot and value are reversed, as in old revisions of
-`multi_woz_v22`, are recognised by the slot names and put in order.
+`multi_woz_v22`, are recognised by the slot names and put in order; so are spans whose start and end are swapped.
 """
 
 from __future__ import annotations
@@ -76,6 +76,24 @@ def straighten_acts(rows: Iterable[Mapping[str, Any]]) -> bool:
     return True
 
 
+def straighten_spans(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Swap start and end of every span in rows in row form that ends before it starts; return whether any did.
+
+    Old revisions of `multi_woz_v22` have all of them so; whether the text there is the value is checked later.
+    """
+    frames = [frame for row in rows for turn in row["turns"] for frame in turn["frames"]]
+    spans = [span for frame in frames for span in frame["slots"]]
+    swapped = [span for span in spans if _ends_before_it_starts(span)]
+    for span in swapped:
+        span["start"], span["exclusive_end"] = span["exclusive_end"], span["start"]
+    return bool(swapped)
+
+
+def _ends_before_it_starts(span: Mapping[str, Any]) -> bool:
+    start, end = span.get("start"), span.get("exclusive_end")
+    return isinstance(start, int) and isinstance(end, int) and end < start
+
+
 def _turn(turn: Mapping[str, Any], where: str) -> dict[str, Any]:
     row = {**turn, "frames": [_frame(frame, where) for frame in records(turn.get("frames") or [], where)]}
     speaker = turn.get("speaker")
@@ -87,7 +105,8 @@ def _turn(turn: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _frame(frame: Mapping[str, Any], where: str) -> dict[str, Any]:
-    row = {"service": frame.get("service")}
+    spans = [_span(span) for span in records(frame.get("slots") or [], f"{where}: slots")]
+    row = {"service": frame.get("service"), "slots": spans}
     state = require(frame.get("state") or {}, dict, f"{where}: state")
     # A frame without a state is stored with an empty intent; a state without an intent says "NONE".
     if state and state.get("active_intent") != "":
@@ -106,6 +125,13 @@ def _frame(frame: Mapping[str, Any], where: str) -> dict[str, Any]:
     if call.get("method"):
         row["service_call"] = call
     return row
+
+
+def _span(span: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a span as a new dict; a value copied from elsewhere has no offsets, stored as -1."""
+    if span.get("copy_from") or span.get("start") == span.get("exclusive_end") == -1:
+        return {"slot": span.get("slot")}
+    return {key: span.get(key) for key in ("slot", "value", "start", "exclusive_end")}
 
 
 def _slot_values(state: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Utterances in any order to the turns of a dialogue: a user speaks, then the system.
 
 Guarantees: no utterance is lost. A system that speaks first becomes the dialogue's opening; utterances in a
-row by one speaker are joined with a blank, and what is known about them is kept in order; a user who speaks
-last has no answer (None).
+row by one speaker are joined with a blank, and what is known about them is kept in order, with spans that fit
+the joined text; a user who speaks last has no answer (None).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hushbot.corpora.spans import shifted
 from hushbot.errors import DataError
+from hushbot.types import Span
 
 
 class Utterance(NamedTuple):
@@ -20,6 +22,8 @@ class Utterance(NamedTuple):
     text: str
     annotations: tuple[Any, ...] = ()
     """Frames, deltas or acts, in order; joined utterances concatenate theirs."""
+    spans: tuple[Span, ...] = ()
+    """Where values stand in the text."""
 
 
 class Exchange(NamedTuple):
@@ -49,6 +53,7 @@ def _join_speakers(utterances: Iterable[Utterance]) -> list[Utterance]:
         if said and said[-1].is_user == utterance.is_user:
             last = said.pop()
             text = " ".join(part for part in (last.text, utterance.text) if part)
-            utterance = Utterance(last.is_user, text, last.annotations + utterance.annotations)
+            spans = last.spans + shifted(utterance.spans, len(text) - len(utterance.text))
+            utterance = Utterance(last.is_user, text, last.annotations + utterance.annotations, spans)
         said.append(utterance)
     return said

@@ -9,9 +9,12 @@ Guarantees:
 * Values stand as the corpus writes them: `|` is never split, `None` is a value, the first of a list is the
   value and the others are its alternatives. An empty text is no value.
 * A user turn without any state frame has an unknown state (None), not an empty one.
-* Whatever is malformed is a `DataError` that says where; no other exception leaves this module.
+* Spans of values are checked (see `spans`). SGD gives them no value of their own: what stands there must be a
+  value of that slot in the same frame's actions or state. MultiWOZ 2.2's `copy_from` has no offsets: not read.
+* Whatever is malformed is a `DataError` that says where; no other exception leaves this module. Spans are
+  optional, so a fault in one is a note only.
 
-Not read: spans of values in the utterances, the user's own acts, intents.
+Not read: the user's own acts, intents.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hushbot.corpora.exchanges import Utterance, pair_up
-from hushbot.corpora.files import require
+from hushbot.corpora.files import Notes, require
 from hushbot.corpora.multiwoz_metadata import linear_act, read_acts
+from hushbot.corpora.spans import Claim, check_spans
 from hushbot.errors import DataError
 from hushbot.prompts import one_line
 from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
@@ -31,13 +35,14 @@ _IS_USER = {"user": True, "system": False}
 _NO_INTENT = (None, "", "NONE")
 
 
-def read_dialogue(raw: object, *, prefix: str = "", acts: Mapping[str, Any]) -> Dialogue:
+def read_dialogue(raw: object, *, prefix: str = "", acts: Mapping[str, Any], notes: Notes | None = None) -> Dialogue:
     """Read one dialogue in row form.
 
     Args:
         raw: `{dialogue_id, services, turns: [{speaker, utterance, frames}]}`.
         prefix: Goes before the id, such as `train/`.
         acts: MultiWOZ 2.2's dialogue acts by dialogue id, possibly empty.
+        notes: Where dropped spans are noted.
 
     Raises:
         DataError: It is malformed; the message says how.
@@ -46,7 +51,10 @@ def read_dialogue(raw: object, *, prefix: str = "", acts: Mapping[str, Any]) -> 
     name = dialogue_id(record)
     turn_acts = require(acts.get(name) or acts.get(f"{name}.json") or {}, dict, "its dialogue acts")
     raw_turns = require(record.get("turns"), list, "turns")
-    opening, exchanges = pair_up(_utterance(turn, i, turn_acts) for i, turn in enumerate(raw_turns))
+    notes = Notes() if notes is None else notes
+    said = [_utterance(turn, i, turn_acts) for i, turn in enumerate(raw_turns)]
+    said = [_with_spans(utterance, f"{prefix}{name} turn {i}", notes) for i, utterance in enumerate(said)]
+    opening, exchanges = pair_up(said)
     services = {require(s, str, "a service") for s in require(record.get("services") or [], list, "services")}
     services |= {frame["service"] for user, _ in exchanges for frame in user.annotations if _is_active(frame)}
     is_prefixed = any(_has_prefixed_slots(frame) for user, _ in exchanges for frame in user.annotations)
@@ -54,9 +62,10 @@ def read_dialogue(raw: object, *, prefix: str = "", acts: Mapping[str, Any]) -> 
     known: dict[str, dict[str, SlotValue]] = {}
     for user, system in exchanges:
         known, state = _update(known, user.annotations, is_prefixed=is_prefixed)
-        answers = system.annotations if system else ()
+        answers, spans = (system.annotations, system.spans) if system else ((), ())
         response = system.text if system else None
-        turns.append(Turn(user.text, state, describe_results(answers), linear_actions(answers), response))
+        described = describe_results(answers), linear_actions(answers)
+        turns.append(Turn(user.text, state, *described, response, user_spans=user.spans, response_spans=spans))
     domains = {service.lower() if is_prefixed else service for service in services}
     return Dialogue(prefix + name, tuple(turns), tuple(sorted(domains)), opening=opening)
 
@@ -129,6 +138,32 @@ def _utterance(raw: object, position: int, acts: Mapping[str, Any]) -> Utterance
         frames.append({"service": "", "dialog_act": turn_acts})
     text = require(turn.get("utterance"), str, f"{where}: utterance")
     return Utterance(_IS_USER[speaker], text, tuple(frames))
+
+
+def _with_spans(utterance: Utterance, place: str, notes: Notes) -> Utterance:
+    claims = [claim for frame in utterance.annotations for claim in _claims(frame)]
+    return utterance._replace(spans=check_spans(utterance.text, claims, place, notes)) if claims else utterance
+
+
+def _claims(frame: Frame) -> Iterator[Claim]:
+    """Yield the spans of a frame that have offsets; one that is no object holds nowhere."""
+    listed = frame.get("slots") or []
+    for entry in listed if isinstance(listed, list) else [listed]:
+        raw = entry if isinstance(entry, dict) else {"start": entry}
+        slot, start, end = (raw.get(key) for key in ("slot", "start", "exclusive_end"))
+        if start is None and end is None:
+            continue
+        values = (raw["value"],) if raw.get("value") is not None else _values_of(frame, slot)
+        domain, name = local_name(frame["service"], slot) if isinstance(slot, str) else ("", "")
+        yield Claim(domain, name, values, start, end)
+
+
+def _values_of(frame: Frame, slot: object) -> tuple[object, ...]:
+    """Return what the actions and the state of a frame give as a slot's values."""
+    actions = require(frame.get("actions") or [], list, "actions")
+    given = [action.get("values") for action in actions if isinstance(action, dict) and action.get("slot") == slot]
+    given += [values for name, values in _slot_values(frame).items() if name == slot]
+    return tuple(value for values in given if isinstance(values, list) for value in values)
 
 
 def _acts_of_turn(acts: Mapping[str, Any], turn_id: str, where: str) -> object:

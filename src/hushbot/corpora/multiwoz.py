@@ -7,6 +7,7 @@ Guarantees:
 * A system turn without metadata gives an unknown state (None), never an empty one, and a note.
 * Booked references, phones and train ids are in `Turn.booked`, never in a state. A second booking may replace
   the first in the data, so all that a dialogue issued is the union over its turns.
+* Spans of values are the `span_info` of 2.1 and 2.4, checked (see `spans`); 2.0 has none.
 * Ids carry no `.json`; list files are plain lines whatever their name says.
 * Malformed dialogues are reported together, or skipped with a note.
 
@@ -31,10 +32,12 @@ from hushbot.corpora.multiwoz_metadata import (
     read_acts,
     read_booked,
     read_state,
+    span_claims,
 )
+from hushbot.corpora.spans import check_spans
 from hushbot.errors import ConfigError, DataError
 from hushbot.schema import Schema, Slot
-from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
+from hushbot.types import Dialogue, DialogueState, SlotValue, Span, Turn
 
 VERSIONS = ("2.0", "2.1", "2.4")
 PARTS = ("train", "val", "test")
@@ -70,7 +73,7 @@ def load_multiwoz(
     root = Path(path)
     files = locate(root)
     problems, notes = Problems(on_error), Notes()
-    reader = _Reader(_separate_acts(files), notes)
+    reader = MultiwozReader(_separate_acts(files), notes)
     dialogues: dict[str, Dialogue] = {}
     for source in _sources(root, files, parts, notes):
         for raw_id, raw in source.raw.items():
@@ -105,8 +108,8 @@ class _Source(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads dialogues; what it repairs goes into notes."""
+class MultiwozReader:
+    """Reads single dialogues; what it repairs goes into notes."""
 
     acts: Mapping[str, Any]
     """The separate acts file of 2.0, by dialogue id; empty where acts stand in the turns."""
@@ -141,9 +144,10 @@ class _Reader:
             if log[i].get("metadata"):
                 raise DataError(f"turn {i} has metadata, but the user is due: user and system must alternate")
             self._usable_acts(dialogue_id, log, i)
+            said = self._spans(dialogue_id, log, i)
             if i + 1 == len(log):
                 self.notes.add("dialogue ends with the user, its last state is unknown (None)", dialogue_id)
-                yield Turn(_text(log, i), None, response=None, booked=booked)
+                yield Turn(_text(log, i), None, response=None, booked=booked, user_spans=said)
                 return
             state = None
             if metadata := log[i + 1].get("metadata"):
@@ -152,7 +156,14 @@ class _Reader:
                 place = f"{dialogue_id} turn {i + 1}"
                 self.notes.add("system turn without metadata, state unknown (None)", place)
             actions = self._actions(dialogue_id, log, i + 1)
-            yield Turn(_text(log, i), state, actions=actions, response=_text(log, i + 1), booked=booked)
+            turn = Turn(_text(log, i), state, actions=actions, response=_text(log, i + 1), booked=booked)
+            yield replace(turn, user_spans=said, response_spans=self._spans(dialogue_id, log, i + 1))
+
+    def _spans(self, dialogue_id: str, log: list[Any], i: int) -> tuple[Span, ...]:
+        if not (span_info := log[i].get("span_info")):
+            return ()
+        text = _text(log, i)
+        return check_spans(text, span_claims(text, span_info), f"{dialogue_id} turn {i}", self.notes)
 
     def _actions(self, dialogue_id: str, log: list[Any], i: int) -> str:
         """Return the acts of a system utterance; acts are optional, so a fault is a note only."""

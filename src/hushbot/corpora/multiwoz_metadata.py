@@ -1,4 +1,4 @@
-"""What MultiWOZ 2.x writes into a turn, as hushbot's values: states, bookings, acts; and its ontology.
+"""What MultiWOZ 2.x writes into a turn, as hushbot's values: states, bookings, acts, spans; and its ontology.
 
 Guarantees: pure functions. Values are trimmed and casefolded; blank, `not mentioned`, `not men` and `none`
 are absent; every spelling of "do not care" is the value `dontcare` and is kept; `|`, `<` and `>` separate
@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from hushbot.corpora.files import require
+from hushbot.corpora.spans import Claim, token_range
 from hushbot.errors import DataError
 from hushbot.schema import Slot
 from hushbot.types import DialogueState, SlotValue
@@ -27,6 +28,24 @@ _SEPARATORS = re.compile("[|<>]")
 # As the 2.2 schema types the same slots.
 _CATEGORICAL = frozenset({"area", "pricerange", "parking", "internet", "stars", "type", "day"})
 _CATEGORICAL_BOOKING = frozenset({"book day", "book people", "book stay"})
+# What acts and spans call the slots of states and bookings; the details of a booking are `book ...`.
+_STATE_NAMES = {
+    "addr": "address",
+    "arrive": "arriveby",
+    "car": "type",
+    "depart": "departure",
+    "dest": "destination",
+    "id": "trainid",
+    "leave": "leaveat",
+    "post": "postcode",
+    "price": "pricerange",
+    "ref": "reference",
+}
+_DETAILS = {
+    "hotel": frozenset({"day", "people", "stay"}),
+    "restaurant": frozenset({"day", "people", "time"}),
+    "train": frozenset({"people"}),
+}
 
 
 @lru_cache(maxsize=65536)
@@ -114,6 +133,24 @@ def read_acts(acts: Mapping[str, Any]) -> str:
     )
 
 
+def span_claims(text: str, span_info: object) -> Iterator[Claim]:
+    """Yield the spans `[act, slot, value, first token, last token]` of a turn, by characters of its text.
+
+    Tokens are those between white space, and the last one belongs to the span. An entry of another form is
+    yielded as a claim that cannot hold.
+
+    >>> list(span_claims("to ely .", [["Train-Inform", "Dest", "Ely", 1, 1]]))
+    [Claim(domain='train', slot='destination', values=('Ely',), start=3, end=6)]
+    """
+    for entry in span_info if isinstance(span_info, list) else [span_info]:
+        fields = entry if isinstance(entry, list) and len(entry) == 5 else [None] * 5
+        act, raw_slot, value, first, last = fields
+        start, end = token_range(text, first, last) or (None, None)
+        domain = normalise_name(act).partition("-")[0] if isinstance(act, str) else None
+        slot = _state_name(domain, normalise_name(raw_slot)) if isinstance(raw_slot, str) else None
+        yield Claim(domain, slot, (value,), start, end)
+
+
 def linear_act(name: str, slots: Sequence[tuple[str, str]]) -> str:
     r"""Write one act of any corpus as `restaurant-inform(name=pizza hut)`, escaped as states are.
 
@@ -147,6 +184,11 @@ def _values(value: Any, what: str) -> tuple[str, ...]:
         return alternatives(require(value, str, what))
     given = value if isinstance(value, list) else [value]
     return tuple(dict.fromkeys(v for raw in given for v in alternatives(_as_text(raw, what))))
+
+
+def _state_name(domain: str | None, slot: str) -> str:
+    """Return what states call a slot of an act: `dest` -> `destination`, a hotel's `day` -> `book day`."""
+    return f"book {slot}" if slot in _DETAILS.get(domain or "", ()) else _STATE_NAMES.get(slot, slot)
 
 
 def _as_text(value: Any, what: str) -> str:

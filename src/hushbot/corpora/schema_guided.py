@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hushbot.corpora.corpus import Corpus
-from hushbot.corpora.files import OnError, Problems, find, listing, read_json, require
+from hushbot.corpora.files import Notes, OnError, Problems, find, listing, read_json, require
 from hushbot.corpora.frames import local_name, read_dialogue
 from hushbot.errors import ConfigError, DataError
 from hushbot.schema import Schema, Slot
@@ -53,7 +53,7 @@ def load_schema_guided(
         ConfigError: `splits` and `path` do not go together.
         DataError: Nothing is there, a file cannot be read, or dialogues are malformed.
     """
-    problems = Problems(on_error)
+    problems, repairs = Problems(on_error), Notes()
     if isinstance(splits, str):
         raise ConfigError(f"splits={splits!r} must be a list, such as [train]; set data.splits")
     paths = [Path(path)] if isinstance(path, (str, Path)) else [Path(p) for p in path]
@@ -61,35 +61,27 @@ def load_schema_guided(
     dialogues: dict[str, Dialogue] = {}
     for part in parts:
         prefix = f"{part.name}/" if part.name and len(parts) > 1 else ""
-        for file in part.files:
-            raws = require(read_json(file), list, f"{file}: the content")
-            read_dialogues(file, raws, dialogues, problems, prefix=prefix, acts=part.acts)
+        _read_part(part, prefix, dialogues, problems, repairs)
     notes = problems.finish()
     if not dialogues:
         raise DataError("\n".join([f"{paths[0]}: holds no usable dialogue", *notes]))
     found = tuple(dialogues.values())
     schema, schema_notes = _read_schema(paths, parts, found)
-    return Corpus(found, schema, name, notes=notes + schema_notes + unknown_state_notes(found))
+    notes += schema_notes + repairs.finish() + unknown_state_notes(found)
+    return Corpus(found, schema, name, notes=notes)
 
 
-def read_dialogues(
-    source: Path,
-    raws: Iterable[object],
-    into: dict[str, Dialogue],
-    problems: Problems,
-    *,
-    prefix: str,
-    acts: Mapping[str, Any],
-) -> None:
-    """Read raw dialogues into a mapping by id; what is malformed goes to the problems."""
-    for position, raw in enumerate(raws):
-        try:
-            dialogue = read_dialogue(raw, prefix=prefix, acts=acts)
-            if dialogue.id in into:
-                raise DataError("this id occurs twice; give each dialogue its own")
-            into[dialogue.id] = dialogue
-        except DataError as error:
-            problems.add(source, prefix + shown_id(raw, position), str(error))
+def _read_part(part: _Part, prefix: str, into: dict[str, Dialogue], problems: Problems, notes: Notes) -> None:
+    """Read the dialogues of one split into a mapping by id; what is malformed goes to the problems."""
+    for file in part.files:
+        for position, raw in enumerate(require(read_json(file), list, f"{file}: the content")):
+            try:
+                dialogue = read_dialogue(raw, prefix=prefix, acts=part.acts, notes=notes)
+                if dialogue.id in into:
+                    raise DataError("this id occurs twice; give each dialogue its own")
+                into[dialogue.id] = dialogue
+            except DataError as error:
+                problems.add(file, prefix + shown_id(raw, position), str(error))
 
 
 def shown_id(raw: object, position: int) -> str:

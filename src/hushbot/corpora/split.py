@@ -215,6 +215,9 @@ def _equalise(sides: dict[str, list[Dialogue]], rng: random.Random) -> None:
 def data_sha256(dialogues: Sequence[Dialogue]) -> str:
     """Return a hash of everything dialogues say, whatever their order.
 
+    Left out are spans: they only mark places in texts that are hashed, and a corpus is the same data with or
+    without that annotation.
+
     Raises:
         DataError: A goal holds what JSON cannot.
     """

@@ -6,6 +6,7 @@ Guarantees:
   is absent; `|` separates alternatives, whose order is kept. Nothing is carried over: turns repeat the state.
 * A user turn without a state gives an unknown state (None), never an empty one, and a note.
 * A dialogue may end with the user (response None), and a goal may be missing (None).
+* Spans of values are those of the non-categorical acts, checked (see `spans`).
 * `Turn.booked` accumulates; the format lists a booking one turn after the system has said it.
 * Malformed dialogues are reported together, or skipped with a note.
 
@@ -18,6 +19,7 @@ Source: Zhu et al., ConvLab-3, EMNLP 2023 (demonstrations).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.exchanges import Utterance, pair_up
 from hushbot.corpora.files import Location, Notes, OnError, Problems, listing, locate, read_json, require
 from hushbot.corpora.multiwoz_metadata import booked_in, linear_act
+from hushbot.corpora.spans import Claim, check_spans
 from hushbot.errors import ConfigError, DataError
 from hushbot.schema import Schema, Slot
 from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
@@ -90,7 +93,7 @@ def _read_all(
                 continue
             if name in dialogues:
                 raise DataError("the id occurs twice")
-            dialogues[name] = _dialogue(name, fields, notes)
+            dialogues[name] = read_unified_dialogue(fields, notes)
             datasets.add(require(fields.get("dataset") or "", str, "dataset"))
         except DataError as error:
             problems.add(location.path, name, str(error))
@@ -103,24 +106,32 @@ def _read_all(
     return tuple(dialogues.values()), sorted(datasets - {""})
 
 
-def _dialogue(name: str, fields: Mapping[str, Any], notes: Notes) -> Dialogue:
+def read_unified_dialogue(raw: object, notes: Notes) -> Dialogue:
+    """Read one dialogue: `{dialogue_id, turns: [{speaker, utterance, state, dialogue_acts, booked}]}`.
+
+    Raises:
+        DataError: It is malformed; the message says how.
+    """
+    fields = require(raw, dict, "the dialogue")
+    name = require(fields.get("dialogue_id"), str, "dialogue_id")
     if not name:
         raise DataError("dialogue_id is empty")
     if "turns" not in fields:
         raise DataError("it has no turns")
     raw_turns = require(fields["turns"], list, "turns")
-    opening, exchanges = pair_up(_utterance(turn, i) for i, turn in enumerate(raw_turns))
+    opening, exchanges = pair_up(_utterance(turn, i, name, notes) for i, turn in enumerate(raw_turns))
     turns = []
     booked: tuple[SlotValue, ...] = ()
     for number, (user, system) in enumerate(exchanges):
         state = _state(user)
         if state is None:
             notes.add("user turn without state, unknown (None)", f"{name} user turn {number}")
-        answers = system.annotations if system else ()
+        answers, spans = (system.annotations, system.spans) if system else ((), ())
         booked = tuple(dict.fromkeys((*booked, *(triplet for turn in answers for triplet in _booked(turn)))))
         actions = " ".join(act for turn in answers for act in _acts(turn, f"{name} user turn {number}", notes))
         response = system.text if system else None
-        turns.append(Turn(user.text, state, actions=actions, response=response, booked=booked))
+        turn = Turn(user.text, state, actions=actions, response=response, booked=booked)
+        turns.append(replace(turn, user_spans=user.spans, response_spans=spans))
     goal = fields.get("goal")
     if goal is not None:
         require(goal, dict, "goal")
@@ -128,13 +139,22 @@ def _dialogue(name: str, fields: Mapping[str, Any], notes: Notes) -> Dialogue:
     return Dialogue(name, tuple(turns), domains=tuple(sorted(set(domains))), goal=goal, opening=opening)
 
 
-def _utterance(turn: Any, i: int) -> Utterance:
+def _utterance(turn: Any, i: int, name: str, notes: Notes) -> Utterance:
     fields = require(turn, dict, f"turn {i}")
     speaker = require(fields.get("speaker"), str, f"speaker of turn {i}").lower()
     if speaker not in _IS_USER:
         raise DataError(f"speaker of turn {i} is {speaker!r}, not user or system")
     text = require(fields.get("utterance"), str, f"utterance of turn {i}")
-    return Utterance(_IS_USER[speaker], text, (fields,))
+    spans = check_spans(text, _claims(fields.get("dialogue_acts")), f"{name} turn {i}", notes)
+    return Utterance(_IS_USER[speaker], text, (fields,), spans)
+
+
+def _claims(acts: Any) -> Iterator[Claim]:
+    """Yield the spans of an utterance's acts that have offsets; acts that cannot be read are noted elsewhere."""
+    entries = acts.get("non-categorical") if isinstance(acts, dict) else None
+    for act in entries if isinstance(entries, list) else ():
+        if isinstance(act, dict) and not (act.get("start") is None and act.get("end") is None):
+            yield Claim(act.get("domain"), act.get("slot"), (act.get("value"),), act.get("start"), act.get("end"))
 
 
 def _state(user: Utterance) -> DialogueState | None:

@@ -1,0 +1,253 @@
+"""The wiring of the commands: where runs go, which cells a comparison has, what `ls` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hushbot.commands import audit, compare, ls, train
+from hushbot.composition import compose, config_files, config_root
+from hushbot.errors import AuditError, ConfigError
+from hushbot.evaluation import report as pages
+from hushbot.evaluation import suite
+from hushbot.launching import Cell
+from hushbot.run import RunDirectory
+from hushbot.types import AuditReport
+
+
+def cells(*overrides: str) -> list[Cell]:
+    return list(compare.make_cells(compose("compare", overrides), overrides, (), None))
+
+
+# where a run goes
+
+
+def test_a_run_is_named_after_recipe_seed_and_configuration() -> None:
+    path = train.run_path(compose("train", ["seed=3", "runs_dir=somewhere"]))
+    assert path.parent == Path("somewhere")
+    name, seed, hashed = path.name.rsplit("-", 2)
+    assert (name, seed) == ("turn_level", "s3")
+    assert len(hashed) == 8
+    assert train.run_path(compose("train", ["recipe=base"])).name.startswith("base-s0-")
+
+
+def test_a_run_keeps_its_name_wherever_and_however_it_is_run() -> None:
+    name = train.run_path(compose("train", [])).name
+    assert train.run_path(compose("train", ["runs_dir=elsewhere"])).name == name
+    assert train.run_path(compose("compare", ["launcher.workers=7", "arms=[base]", "seeds=[0,1]"])).name == name
+    assert train.run_path(compose("train", ["trainer.max_epochs=3"])).name != name
+    assert train.run_path(compose("train", ["reveal=true"])).name != name
+
+
+def test_the_directory_that_was_asked_for_wins() -> None:
+    assert train.run_path(compose("train", ["run=a/b"])) == Path("a/b")
+
+
+def test_an_audit_is_named_after_the_bot_and_the_attacks_wherever_it_lies() -> None:
+    config = compose("audit", ["run=one"]) | {"audited": {"id": "x", "weights_sha256": "1"}}
+    path = audit.out_path(config)
+    assert path.name.startswith("audit-run-")
+    assert audit.out_path(config | {"run": "moved/one"}) == path
+    assert audit.out_path(config | {"audited": {"id": "x", "weights_sha256": "2"}}) != path
+    assert audit.out_path(config | {"reveal": True}) != path
+    assert audit.out_path(config | {"out": "here"}) == Path("here")
+
+
+# the cells of a comparison
+
+
+def test_one_cell_per_arm_and_seed() -> None:
+    found = cells("arms=[base,turn_level]", "seeds=[0,1]", "runs_dir=r")
+    assert [cell.name for cell in found] == ["base seed 0", "base seed 1", "turn_level seed 0", "turn_level seed 1"]
+    assert [(cell.config["fit"], cell.config["seed"]) for cell in found] == [
+        (False, 0), (False, 1), (True, 0), (True, 1),
+    ]  # fmt: skip
+    assert len({cell.path for cell in found}) == 4
+    assert {cell.path.parent for cell in found} == {Path("r")}
+
+
+def test_a_cell_is_the_run_that_train_would_make() -> None:
+    (cell,) = cells("arms=[turn_level]", "seeds=[5]", "trainer.max_epochs=2")
+    assert cell.path == train.run_path(compose("train", ["recipe=turn_level", "seed=5", "trainer.max_epochs=2"]))
+
+
+def test_overrides_reach_every_cell() -> None:
+    found = cells("arms=[base,turn_level]", "utility.max_dialogues=3", "attack=membership")
+    assert [cell.config["utility"]["max_dialogues"] for cell in found] == [3, 3]
+    assert [list(cell.config["attack"]) for cell in found] == [["membership"], ["membership"]]
+
+
+def test_what_is_named_twice_is_run_once() -> None:
+    assert [cell.name for cell in cells("arms=[base,turn_level,base]", "seeds=[1,1]")] == [
+        "base seed 1",
+        "turn_level seed 1",
+    ]
+    # Without training, recipes make no difference: the same run under another spelling would be two writers of one.
+    assert len(cells("arms=[base,base+turn_level]")) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("arms=[]", "at least one"),
+        ("seeds=[]", "at least one"),
+        ("run=here", "compare makes several"),
+        ("arms=base", "arms='base'"),
+        ("seeds=1", "seeds=1"),
+        ("seeds=[0.5]", r"seeds.0=0.5"),
+        ("launcher.threads=0", r"launcher.threads=0"),
+        ("arms=[no_such_recipe]", "no_such_recipe"),
+    ],
+)
+def test_senseless_comparisons_are_refused(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cells(override)
+
+
+@pytest.fixture
+def second_maker(tmp_path: Path) -> Path:
+    """Return a configuration folder with a second recipe that makes examples."""
+    (tmp_path / "recipe").mkdir()
+    text = "second:\n  _target_: hushbot.recipes.turn_level.TurnLevel\n"
+    (tmp_path / "recipe" / "second.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_stacks_are_checked_before_anything_runs(
+    second_maker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "launch", lambda *_, **__: pytest.fail("a cell was started"))
+    overrides = ["arms=[base,turn_level+second]", f"comparison={tmp_path / 'c'}", f"runs_dir={tmp_path / 'r'}"]
+    with pytest.raises(ConfigError, match="2 recipes that make examples"):
+        compare.main(overrides, config_dir=second_maker)
+    assert not (tmp_path / "c").exists()
+
+
+def test_components_of_every_arm_are_checked_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "launch", lambda *_, **__: pytest.fail("a cell was started"))
+    with pytest.raises(ConfigError) as caught:
+        compare.main(["trainer.max_epochs=many", "attack.membership.score=7", f"comparison={tmp_path / 'c'}"])
+    assert len(caught.value.problems) == 2  # once each, not once per arm
+
+
+# train, without a model
+
+
+@pytest.fixture
+def bare_config(tmp_path: Path) -> dict[str, Any]:
+    sizes = [f"split.{side}=3" for side in ("members", "nonmembers", "calibration", "controls")]
+    return compose("train", [*sizes, "attack=membership", f"runs_dir={tmp_path}"])
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replace the steps that need a model; return the names of those that ran."""
+    done: list[str] = []
+
+    def fit(experiment: Any, config: Any, directory: Any, report: AuditReport, say: Any) -> tuple[None, AuditReport]:
+        done.append("fit")
+        return None, report
+
+    def utility(experiment: Any, settings: Any, target: Any, directory: Any, report: AuditReport, say: Any) -> Any:
+        done.append("utility")
+        return report
+
+    def attack(experiment: Any, target: Any, directory: Any, report: AuditReport, say: Any) -> AuditReport:
+        done.append("attack")
+        return suite.finish(experiment, directory, report)
+
+    for name, step in (("fit_bot", fit), ("measure_bot", utility), ("measure", attack)):
+        monkeypatch.setattr(suite, name, step)
+    return done
+
+
+def test_a_finished_run_is_shown_not_repeated(bare_config: dict[str, Any], tmp_path: Path, steps: list[str]) -> None:
+    path = tmp_path / "run"
+    assert train.run(bare_config, path).status == "complete"
+    assert steps == ["fit", "utility", "attack"]
+    page = (path / "report.html").read_bytes()
+    assert train.run(bare_config, path).status == "complete"
+    assert steps == ["fit", "utility", "attack"]
+    assert (path / "report.html").read_bytes() == page
+
+
+def test_a_page_that_was_never_written_is_made_up_for(
+    bare_config: dict[str, Any], tmp_path: Path, steps: list[str]
+) -> None:
+    path = tmp_path / "run"
+    train.run(bare_config, path)
+    (path / "report.html").unlink()  # killed between the report and its page
+    train.run(bare_config, path)
+    assert (path / "report.html").is_file()
+    assert steps == ["fit", "utility", "attack"]
+
+
+def test_a_failure_is_in_the_report_and_raised(
+    bare_config: dict[str, Any], tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise AuditError("no answer; start the endpoint")
+
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(suite, "measure_bot", broken)
+        with pytest.raises(AuditError, match="no answer"):
+            train.run(bare_config, path)
+    report = RunDirectory.open(path).read_report()
+    assert (report.status, report.error) == ("failed", "no answer; start the endpoint")
+    assert train.run(bare_config, path).error is None
+    assert steps == ["fit", "fit", "utility", "attack"]
+
+
+def test_main_prints_the_table_and_where_the_page_is(
+    steps: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[list[AuditReport]] = []
+    monkeypatch.setattr(pages, "print_summary", shown.append)
+    sizes = [f"split.{side}=3" for side in ("members", "nonmembers", "calibration", "controls")]
+    train.main([*sizes, f"run={tmp_path / 'mine'}"])
+    assert [report.status for report in shown[0]] == ["complete"]
+    assert f"report: {tmp_path / 'mine' / 'report.html'}" in capsys.readouterr().out
+
+
+# ls
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# One line.\n# Another.\nx: 1\n", "One line."),
+        ("# @package _global_\n# After the package.\n", "After the package."),
+        ("x: 1\n# Below a key is a comment still.\n", "Below a key is a comment still."),
+        ("x: 1\n", ""),
+    ],
+)
+def test_summary_is_the_first_comment(text: str, said: str) -> None:
+    assert ls.summary(text) == said
+
+
+def test_every_option_has_a_summary() -> None:
+    options = [path for path in config_files() if path.parent != config_root()]
+    assert options
+    assert [path.name for path in options if not ls.summary(path.read_text(encoding="utf-8"))] == []
+
+
+def test_ls_of_one_group_and_of_none(capsys: pytest.CaptureFixture[str]) -> None:
+    ls.main("backbone")
+    text = capsys.readouterr().out
+    assert "tiny" in text
+    assert "membership" not in text
+    with pytest.raises(ConfigError, match=r"group .backbones. does not exist; there are .*backbone"):
+        ls.main("backbones")
+
+
+def test_commands_take_the_same_arguments() -> None:
+    mains: list[Callable[..., None]] = [train.main, audit.main, compare.main]
+    for main in mains:
+        with pytest.raises(ConfigError, match="no_such_key"):
+            main(["no_such_key=1"], trust=(), config_dir=None)

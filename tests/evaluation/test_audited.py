@@ -1,0 +1,119 @@
+"""Targets for an audit: only with the members that the run's manifest names, and only where there is a bot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hushbot.corpora.corpus import Corpus
+from hushbot.corpora.split import SplitReport
+from hushbot.errors import DataError
+from hushbot.evaluation import audited, suite
+from hushbot.protocols import Target
+from hushbot.run import RunDirectory
+from hushbot.schema import Schema
+from hushbot.training.model_folder import tiny_dir, weights_sha256
+from hushbot.types import AuditSplit, Estimate
+
+INFERENCE = {"batch_rows": 4, "batch_tokens": 4096}
+CONFIG = {"recipe": {"turn_level": {"_target_": "hushbot.recipes.turn_level.TurnLevel"}}, "fit": True}
+
+
+@pytest.fixture
+def experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> suite.Experiment:
+    dialogues = (*synthetic_split.members[:3], *synthetic_split.nonmembers[:3])
+    return suite.Experiment(
+        config=CONFIG,
+        name="turn_level",
+        corpus=Corpus(dialogues, synthetic_schema, "synthetic"),
+        drawn=SplitReport(AuditSplit(dialogues[:3], dialogues[3:])),
+        attacks={},
+        trackers={},
+        seed=0,
+        reveal=False,
+    )
+
+
+@pytest.fixture
+def finished(experiment: suite.Experiment, tmp_path: Path) -> RunDirectory:
+    """Return a run that says it has trained a bot; there is a model folder with nothing in it."""
+    with suite.open_run(experiment, tmp_path / "run") as directory:
+        report = suite.start_report(experiment, directory)
+        run = report.run.model_copy(update={"weights_sha256": "abc", "tokens_trained": 99})
+        utility = {"joint_goal_accuracy": Estimate(value=0.5, low=0.4, high=0.6, n=3)}
+        directory.write_report(report.model_copy(update={"status": "complete", "run": run, "utility": utility}))
+        directory.model.mkdir()
+    return RunDirectory.open(directory.path)
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch, stranger: Target) -> list[dict[str, Any]]:
+    """Replace loading by a stranger; return what was asked to be loaded."""
+    asked: list[dict[str, Any]] = []
+
+    def load(config: dict[str, Any], folder: Path, inference: dict[str, int], *, name: str) -> Target:
+        asked.append({"config": config, "folder": folder, "inference": inference, "name": name})
+        return stranger
+
+    monkeypatch.setattr(audited, "target_of", load)
+    monkeypatch.setattr(audited, "weights_sha256", lambda _: "of the folder")
+    return asked
+
+
+def test_a_run_hands_on_its_bot_and_what_is_known_of_it(
+    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]], stranger: Target
+) -> None:
+    target, update = audited.load_run_target(finished, experiment, INFERENCE)
+    assert target is stranger  # turn_level guards nothing
+    assert no_model == [{"config": CONFIG, "folder": finished.model, "inference": INFERENCE, "name": "turn_level"}]
+    assert update["run"] == {"weights_sha256": "of the folder", "tokens_trained": 99}
+    assert update["utility"]["joint_goal_accuracy"].value == 0.5
+    assert update["recipe"].stack == ["turn_level"]
+    assert update["notes"][-1].endswith(finished.read_report().run.id)
+
+
+def test_other_members_are_refused_before_the_bot_is_loaded(
+    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]]
+) -> None:
+    split = experiment.split
+    swapped = AuditSplit(split.nonmembers, split.members)
+    with pytest.raises(DataError, match=r"manifest\.json.*members: 3 only there"):
+        audited.load_run_target(finished, replace(experiment, drawn=SplitReport(swapped)), INFERENCE)
+    assert no_model == []
+
+
+def test_changed_data_is_refused(
+    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]]
+) -> None:
+    first, *rest = experiment.corpus.dialogues
+    changed = replace(experiment.corpus, dialogues=(replace(first, opening="hello"), *rest))
+    with pytest.raises(DataError, match="data_sha256"):
+        audited.load_run_target(finished, replace(experiment, corpus=changed), INFERENCE)
+    assert no_model == []
+
+
+@pytest.mark.parametrize("lack", ["model", "weights", "recipe"])
+def test_a_directory_without_a_bot_says_so(
+    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]], lack: str
+) -> None:
+    if lack == "model":
+        finished.model.rmdir()
+    elif lack == "weights":
+        report = json.loads(finished.report_path.read_text(encoding="utf-8"))
+        report["run"]["weights_sha256"] = None
+        finished.report_path.write_text(json.dumps(report), encoding="utf-8")
+    else:  # the directory of an audit
+        finished.config_path.write_text("target: run\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"run holds no trained bot; give a run directory of `train`"):
+        audited.load_run_target(finished, experiment, INFERENCE)
+    assert no_model == []
+
+
+def test_a_model_folder_is_named_by_its_weights() -> None:
+    target, update = audited.load_model_target(str(tiny_dir()), None, INFERENCE)
+    assert isinstance(target, Target)
+    assert update == {"run": {"weights_sha256": weights_sha256(tiny_dir())}}

@@ -1,0 +1,253 @@
+"""Step by step to a report: what is done is not done again, what fails leaves the rest standing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hushbot.corpora.corpus import Corpus
+from hushbot.corpora.split import SplitReport
+from hushbot.errors import AuditError, ConfigError, DataError
+from hushbot.evaluation import suite
+from hushbot.evaluation.utility import UtilitySettings
+from hushbot.protocols import Target
+from hushbot.run import RunDirectory
+from hushbot.schema import Schema
+from hushbot.types import AttackResult, AuditReport, AuditSplit, Estimate, Headline
+
+SECRET = "pizza hut"
+
+
+@dataclass
+class FakeAttack:
+    """Finds what it is told to find, and counts how often it was asked."""
+
+    value: float = 0.5
+    error: Exception | None = None
+    asked: list[tuple[AuditSplit, int]] = field(default_factory=list)
+
+    def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
+        self.asked.append((split, seed))
+        if self.error is not None:
+            raise self.error
+        return AttackResult(
+            verdict="leak",
+            headline=Headline(metric="rate", estimate=Estimate(value=self.value, low=0.0, high=1.0, n=4)),
+            rows=[{"dialogue_id": "d1", "value": SECRET}],
+        )
+
+
+@dataclass
+class RecordingTracker:
+    """Keeps every report it is told."""
+
+    seen: list[AuditReport] = field(default_factory=list)
+
+    def log(self, report: AuditReport) -> None:
+        self.seen.append(report)
+
+
+MakeExperiment = Callable[..., suite.Experiment]
+
+
+@pytest.fixture
+def make_experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> MakeExperiment:
+    dialogues = (*synthetic_split.members[:4], *synthetic_split.nonmembers[:4])
+    corpus = Corpus(dialogues, synthetic_schema, "synthetic", notes=("one dialogue was mended",))
+    split = AuditSplit(dialogues[:4], dialogues[4:7], controls=dialogues[7:])
+
+    def make(attacks: dict[str, FakeAttack], tracker: RecordingTracker | None = None, **more: Any) -> suite.Experiment:
+        settings = {"config": {"setting": 1}, "reveal": False, **more}
+        return suite.Experiment(
+            name="turn_level",
+            corpus=corpus,
+            drawn=SplitReport(split, notes=("a group was broken up",)),
+            attacks=attacks,
+            trackers={} if tracker is None else {"recording": tracker},
+            seed=7,
+            **settings,
+        )
+
+    return make
+
+
+def measure(experiment: suite.Experiment, path: Path, target: Target, said: list[str] | None = None) -> AuditReport:
+    """Attack as every command does, into a directory that may hold something already."""
+    with suite.open_run(experiment, path) as directory:
+        report = suite.start_report(experiment, directory)
+        say = said.append if said is not None else (lambda _: None)
+        return suite.measure(experiment, target, directory, report, say)
+
+
+def on_disk(path: Path) -> AuditReport:
+    return RunDirectory.open(path).read_report()
+
+
+def test_first_report_says_what_was_used(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    experiment = make_experiment({})
+    with suite.open_run(experiment, tmp_path) as directory:
+        report = suite.start_report(experiment, directory)
+    assert report.status == "partial"
+    assert (report.data.members, report.data.nonmembers, report.data.calibration, report.data.controls) == (4, 3, 0, 1)
+    assert report.data.turns == sum(len(dialogue.turns) for dialogue in experiment.corpus.dialogues)
+    assert report.recipe.stack == ["turn_level"]
+    assert report.run.seed == 7
+    assert report.run.id.startswith("turn_level-s7-")
+    assert report.notes == ["one dialogue was mended", "a group was broken up"]
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_every_attack_runs_once_and_each_is_on_disk_before_the_next(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target
+) -> None:
+    seen_on_disk: list[list[str]] = []
+
+    class Watching(FakeAttack):
+        def run(self, *arguments: Any, **named: Any) -> AttackResult:
+            path = tmp_path / "report.json"
+            seen_on_disk.append(list(on_disk(tmp_path).attacks) if path.exists() else [])
+            return super().run(*arguments, **named)
+
+    attacks = {"first": Watching(), "second": Watching(0.25)}
+    said: list[str] = []
+    report = measure(make_experiment(attacks), tmp_path, stranger, said)
+    assert seen_on_disk == [[], ["first"]]
+    assert [len(attack.asked) for attack in attacks.values()] == [1, 1]
+    split, seed = attacks["first"].asked[0]
+    assert (len(split.members), seed) == (4, 7)
+    assert said == ["attacking turn_level with first", "attacking turn_level with second"]
+    assert report == on_disk(tmp_path)
+    assert report.status == "complete"
+    assert report.attacks["second"].headline.estimate.value == 0.25
+    assert report.attacks["second"].records == "records/second.parquet"
+    assert report.run.seconds["audit"] >= 0
+
+
+def test_trackers_hear_of_every_step(make_experiment: MakeExperiment, tmp_path: Path, stranger: Target) -> None:
+    tracker = RecordingTracker()
+    measure(make_experiment({"first": FakeAttack(), "second": FakeAttack()}, tracker), tmp_path, stranger)
+    assert [(list(report.attacks), report.status) for report in tracker.seen] == [
+        (["first"], "partial"),
+        (["first", "second"], "partial"),
+        (["first", "second"], "complete"),
+    ]
+    assert SECRET not in repr(tracker.seen)
+
+
+def test_what_the_report_holds_is_not_attacked_again(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target
+) -> None:
+    broken = FakeAttack(error=AuditError("the endpoint went away"))
+    with pytest.raises(AuditError, match="went away"):
+        measure(make_experiment({"first": FakeAttack(0.1), "second": broken}), tmp_path, stranger)
+    kept = on_disk(tmp_path)
+    assert (kept.status, list(kept.attacks)) == ("partial", ["first"])
+
+    again, mended = FakeAttack(0.9), FakeAttack(0.2)
+    report = measure(make_experiment({"first": again, "second": mended}), tmp_path, stranger)
+    assert again.asked == []
+    assert len(mended.asked) == 1
+    assert {name: attack.headline.estimate.value for name, attack in report.attacks.items()} == {
+        "first": 0.1,
+        "second": 0.2,
+    }
+    assert report.status == "complete"
+    assert report.run.created == kept.run.created
+
+
+def test_a_failure_is_written_down_and_forgotten_once_it_is_overcome(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target
+) -> None:
+    experiment = make_experiment({"first": FakeAttack()})
+    with suite.open_run(experiment, tmp_path) as directory:
+        suite.fail(directory, suite.start_report(experiment, directory), AuditError("no answer; start the endpoint"))
+    failed = on_disk(tmp_path)
+    assert (failed.status, failed.error) == ("failed", "no answer; start the endpoint")
+    report = measure(experiment, tmp_path, stranger)
+    assert (report.status, report.error, list(report.attacks)) == ("complete", None, ["first"])
+
+
+def test_nan_reaches_no_report(make_experiment: MakeExperiment, tmp_path: Path, stranger: Target) -> None:
+    attacks = {"first": FakeAttack(), "second": FakeAttack(float("nan"))}
+    with pytest.raises(AuditError, match=r"second.*nan"):
+        measure(make_experiment(attacks), tmp_path, stranger)
+    assert list(on_disk(tmp_path).attacks) == ["first"]
+
+
+@pytest.mark.parametrize("reveal", [False, True])
+def test_records_are_masked_unless_revealed(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target, reveal: bool
+) -> None:
+    measure(make_experiment({"first": FakeAttack()}, reveal=reveal), tmp_path, stranger)
+    (value,) = pd.read_parquet(tmp_path / "records" / "first.parquet")["value"]
+    assert value == (SECRET if reveal else "p***t(9)")
+    assert SECRET not in (tmp_path / "report.json").read_text(encoding="utf-8")
+
+
+def test_another_split_is_refused_and_changes_nothing(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    experiment = make_experiment({})
+    suite.open_run(experiment, tmp_path).close()
+    before = (tmp_path / "manifest.json").read_bytes()
+    split = experiment.split
+    swapped = AuditSplit((*split.members[:3], split.nonmembers[0]), (split.members[3], *split.nonmembers[1:]))
+    with pytest.raises(DataError, match=r"manifest\.json.*members: 1 only there"):
+        suite.open_run(replace(experiment, drawn=SplitReport(swapped)), tmp_path)
+    assert (tmp_path / "manifest.json").read_bytes() == before
+
+
+def test_another_configuration_is_refused(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    suite.open_run(make_experiment({}), tmp_path).close()
+    with pytest.raises(DataError, match="setting is 1 there and 2 now"):
+        suite.open_run(make_experiment({}, config={"setting": 2}), tmp_path)
+
+
+def test_components_are_checked_before_any_data_is_read(tmp_path: Path) -> None:
+    config = {
+        "seed": 0,
+        "reveal": False,
+        "attack": {"membership": {"_target_": "hushbot.attacks.membership.Membership", "n_draws": 1}},
+        "tracker": {},
+        "split": {"_target_": "hushbot.corpora.split.SplitSettings"},
+        "data": {"_target_": "hushbot.corpora.schema_guided.load_schema_guided", "path": str(tmp_path), "name": "x"},
+    }
+    with pytest.raises(ConfigError, match="n_draws=1"):
+        suite.prepare(config, "turn_level")
+    config["attack"] = {}
+    with pytest.raises(DataError, match=str(tmp_path)):
+        suite.prepare(config, "turn_level")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    config = {"seed": -1, "reveal": "no", "inference": {"batch_rows": 0}, "data": {"_target_": "os.system"}}
+    with pytest.raises(ConfigError) as caught:
+        suite.check(config, ())
+    text = str(caught.value)
+    for said in ("seed=-1", "reveal='no'", "inference.batch_rows=0", "--trust os"):
+        assert said in text
+    assert len(caught.value.problems) == 4
+
+
+def test_utility_is_measured_on_nonmembers_once(
+    make_experiment: MakeExperiment, tmp_path: Path, memoriser: Target, failing_target: Target
+) -> None:
+    experiment = make_experiment({})
+    settings = UtilitySettings(max_dialogues=2, responses=False)
+    with suite.open_run(experiment, tmp_path) as directory:
+        report = suite.start_report(experiment, directory)
+        report = suite.measure_bot(experiment, settings, memoriser, directory, report, lambda _: None)
+        assert report == directory.read_report()
+        # Measured already: a bot that cannot answer is not even asked.
+        again = suite.measure_bot(experiment, settings, failing_target, directory, report, lambda _: None)
+    assert again is report
+    assert report.status == "partial"
+    assert report.run.seconds["utility"] > 0
+    assert report.utility_protocol["dialogues_offered"] == 3
+    nonmembers = {dialogue.id for dialogue in experiment.split.nonmembers}
+    records = pd.read_parquet(tmp_path / "records" / "utility.parquet")
+    assert set(records["dialogue_id"]) <= nonmembers
+    assert records["dialogue_id"].nunique() == 2
