@@ -112,7 +112,11 @@ def track_responses(
 ) -> tuple[TrackedTurn, ...]:
     """Let the bot look up, act and answer on its own states, in every turn that has a gold response."""
     answered = [turn for turn in turns if turn.reference is not None]
-    lookups = ["" if database is None else database.lookup(turn.in_use, turn.before) for turn in answered]
+    # Without a database the corpus' own record stands in: an oracle, which the protocol names.
+    lookups = [
+        turn.dialogue.turns[turn.turn].database if database is None else database.lookup(turn.in_use, turn.before)
+        for turn in answered
+    ]
     prompts = [
         state_prompt(history_lines(turn.dialogue, turn.turn))
         + state_line(turn.in_use)

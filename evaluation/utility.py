@@ -228,7 +228,9 @@ def _protocol(
         "decoding": f"greedy, at most {settings.max_new_tokens} tokens",
         "history": "gold utterances",
         "state": "predicted; unreadable ones count as wrong, and the bot goes on with its last readable one",
-        "database": "none" if database is None else "asked with the predicted state",
+        "database": "the recorded result of the gold dialogue, an oracle: the corpus has no database"
+        if database is None
+        else "asked with the predicted state",
         "previous_responses": "gold",
         "responses": settings.responses,
         "reference": "the corpus' own response, plain text, one reference",

@@ -25,7 +25,8 @@ from hushbot.masking import mask_text
 from hushbot.prompts import parse_state
 from hushbot.types import Dialogue
 
-pytestmark = pytest.mark.slow
+# One group: with several workers, all of the module runs on one, so that the comparison is made once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
 
 ROOT = Path(__file__).resolve().parents[1]
 ATTACKS = ("untargeted_extraction", "membership")

@@ -168,7 +168,8 @@ def plain_problems(config: Mapping[str, Any]) -> list[str]:
 def _plain_types() -> dict[str, Any]:
     from pydantic import Field
 
-    count, natural = typing.Annotated[int, Field(ge=1)], typing.Annotated[int, Field(ge=0)]
+    count = typing.Annotated[int, Field(ge=1)]
+    natural = typing.Annotated[int, Field(ge=0)]
     types: dict[str, Any] = {"seed": natural, "seeds": list[natural], "arms": list[str]}
     types |= dict.fromkeys(("fit", "reveal"), bool)
     types |= dict.fromkeys(("runs_dir", "comparison", "target"), str)

@@ -126,3 +126,29 @@ def test_own_groups_come_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "recipe" / "mine.yaml").write_text("mine:\n  _target_: my_package.Mine\n")
     config = composition.compose("train", ["recipe=turn_level+mine"], config_dir=tmp_path)
     assert list(config["recipe"]) == ["turn_level", "mine"]
+
+
+def test_plain_settings_are_checked_strictly() -> None:
+    config = composition.compose("compare", ["seeds=[0,1]", "run=here"])
+    assert composition.plain_problems(config) == []
+    wrong = config | {
+        "seed": True,
+        "seeds": [0, -1],
+        "arms": "base",
+        "fit": 1,
+        "reveal": "no",
+        "run": 7,
+        "launcher": {"workers": 0, "threads": "two"},
+    }
+    problems = composition.plain_problems(wrong)
+    assert [problem.split(": ")[0] for problem in problems] == [
+        "seed=True",
+        "seeds.1=-1",
+        "arms='base'",
+        "fit=1",
+        "reveal='no'",
+        "run=7",
+        "launcher.workers=0",
+        "launcher.threads='two'",
+    ]
+    assert composition.find_problems(wrong)[: len(problems)] == problems

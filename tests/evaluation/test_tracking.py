@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch import Tensor
 
 from hushbot.errors import AuditError
 from hushbot.evaluation.tracking import gold_log_likelihood, track, track_states
@@ -149,3 +150,24 @@ def test_a_score_that_is_not_finite_is_an_error_that_names_the_turn() -> None:
 
     with pytest.raises(AuditError, match=r"dialogue d1, turn 0: .* nan"):
         gold_log_likelihood(Broken(str), [STAY])
+
+
+def test_without_a_database_the_recorded_result_is_shown() -> None:
+    dialogue = Dialogue("d", (Turn("hi", frozenset(), database="taxi 1 found, x", response="ok"),))
+    seen: list[str] = []
+
+    class Listener:
+        reference = None
+
+        def sample(
+            self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+        ) -> list[list[str]]:
+            seen.extend(prompts)
+            return [[" None"] * n for _ in prompts]
+
+        def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
+            raise AuditError("not asked for")
+
+    (turn,) = track(Listener(), [dialogue], None, max_new_tokens=5, seed=0)
+    assert turn.database == "taxi 1 found, x"
+    assert any("Database: taxi 1 found, x\n" in prompt for prompt in seen)

@@ -52,6 +52,23 @@ def test_control_is_the_headlines_own_under_its_ranking() -> None:
     assert control.value == 0.2
 
 
+def test_control_is_of_the_score_that_was_registered() -> None:
+    def rate(value: float) -> Estimate:
+        return Estimate(value=value, low=0.0, high=1.0, n=9)
+
+    attack = AttackResult(
+        verdict="leak",
+        headline=Headline(metric="tpr_at_1pct_fpr", estimate=rate(0.4)),
+        metrics={"dc_ppl/tpr_at_1pct_fpr": rate(0.3), "c_ppl/tpr_at_1pct_fpr": rate(0.4), "c_ppl/auc": rate(0.4)},
+        control={"base": {"dc_ppl/tpr_at_1pct_fpr": rate(0.1), "c_ppl/tpr_at_1pct_fpr": rate(0.2)}},
+    )
+    assert control_of("membership", attack) == ("base", rate(0.2))
+    other = attack.model_copy(update={"headline": Headline(metric="tpr_at_1pct_fpr", estimate=rate(0.3))})
+    assert control_of("membership", other) == ("base", rate(0.1))
+    unknown = attack.model_copy(update={"headline": Headline(metric="tpr_at_1pct_fpr", estimate=rate(0.9))})
+    assert control_of("membership", unknown) == ("", None)
+
+
 def test_rows_are_runs_then_arms() -> None:
     rows = rows_of([make_report("a+b", 0, 0.5, 0.6), make_report("a+b", 1, 0.7, 0.8), make_report("base", 0, 0.1, 0.2)])
     assert [(row.arm, row.seed) for row in rows] == [

@@ -111,7 +111,7 @@ def test_the_protocol_names_rules_and_oracles() -> None:
         "turns_counted": 4,
         "turns_unknown": 0,
         "history": "gold utterances",
-        "database": "none",
+        "database": "the recorded result of the gold dialogue, an oracle: the corpus has no database",
         "previous_responses": "gold",
     }.items() <= protocol.items()
 

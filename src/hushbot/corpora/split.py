@@ -60,17 +60,17 @@ class SplitSettings:
         for side in SIDES:
             size = getattr(self, side)
             if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 0:
-                problems.append(f"{side}={size!r} must be a count or a part in [0, 1]; set data.split.{side}")
+                problems.append(f"{side}={size!r} must be a count or a part in [0, 1]; set split.{side}")
             elif isinstance(size, float) and not size <= 1:
                 problems.append(
-                    f"{side}={size} is outside [0, 1]; set data.split.{side} to a part, or to a whole number"
+                    f"{side}={size} is outside [0, 1]; set split.{side} to a part, or to a whole number"
                 )
         for name in ("largest_group", "near_duplicate"):
             if not 0 < getattr(self, name) <= 1:
-                problems.append(f"{name}={getattr(self, name)} is outside (0, 1]; set data.split.{name}")
+                problems.append(f"{name}={getattr(self, name)} is outside (0, 1]; set split.{name}")
         parts = [getattr(self, side) for side in SIDES if isinstance(getattr(self, side), float)]
         if not problems and sum(parts) > 1 + 1e-9:
-            problems.append(f"data.split: the parts {parts} add up to more than 1; lower one of {SIDES}")
+            problems.append(f"split: the parts {parts} add up to more than 1; lower one of {SIDES}")
         if problems:
             raise ConfigError(*problems)
 
@@ -92,7 +92,7 @@ class SplitSettings:
             if counts[side] == 0:
                 raise DataError(
                     f"split: {side}={sizes[side]} of {n_dialogues} dialogues is none; an audit needs both, "
-                    f"so raise data.split.{side} or load more data"
+                    f"so raise split.{side} or load more data"
                 )
         return counts
 
