@@ -25,12 +25,11 @@ from hushbot.masking import mask_text
 from hushbot.prompts import parse_state
 from hushbot.types import Dialogue
 
-# One group: with several workers, all of the module runs on one, so that the comparison is made once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 ATTACKS = ("untargeted_extraction", "membership")
-MEMBERSHIP = ("attack=[membership]", "+attack.membership.n_draws=200")
+MEMBERSHIP = ("attack=[membership]", "attack.membership.n_draws=200")
 MICRO = (
     "data=bookings",
     "backbone=tiny",
@@ -44,7 +43,7 @@ MICRO = (
     "attack.untargeted_extraction.n_samples=60",
     "attack.untargeted_extraction.k=20",
     "attack.untargeted_extraction.max_new_tokens=40",
-    "+attack.membership.n_draws=200",
+    "attack.membership.n_draws=200",
     "utility.max_dialogues=3",
     "utility.max_new_tokens=40",
 )
