@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hushbot.composition import build, decisive, find_problems
+from hushbot.composition import UNHASHED_KEYS, build, decisive, find_problems
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport, check_manifest, data_sha256, make_split, manifest
 from hushbot.errors import ConfigError, HushbotError
@@ -37,7 +37,7 @@ class Experiment:
     """Everything a run is made of, built and checked before any of it is used."""
 
     config: Mapping[str, Any]
-    """The decisive part of the configuration: what is hashed and kept."""
+    """The whole resolved configuration, as it is kept in the run directory."""
     name: str
     """What the run is called: its recipe stack, or `base`."""
     corpus: Corpus
@@ -51,6 +51,11 @@ class Experiment:
     def split(self) -> AuditSplit:
         """Return who is a member and who is not."""
         return self.drawn.split
+
+    @property
+    def config_sha256(self) -> str:
+        """Return the hash of what decides the results."""
+        return config_sha256(decisive(self.config))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,7 +97,7 @@ def prepare(config: Mapping[str, Any], name: str) -> Experiment:
     corpus = build(config["data"], "data")
     seed = int(config["seed"])
     return Experiment(
-        config=decisive(config),
+        config=config,
         name=name,
         corpus=corpus,
         drawn=make_split(corpus, settings, seed),
@@ -108,7 +113,7 @@ def open_run(experiment: Experiment, path: Path) -> RunDirectory:
     directory = RunDirectory(path)
     if directory.manifest_path.exists():
         check_manifest(directory.manifest, experiment.manifest)
-    return directory.create(experiment.config, experiment.manifest)
+    return directory.create(experiment.config, experiment.manifest, free_keys=UNHASHED_KEYS)
 
 
 def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport:
@@ -120,10 +125,10 @@ def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport
     return AuditReport(
         status="partial",
         run=RunInfo(
-            id=f"{experiment.name}-s{experiment.seed}-{directory.run_id[:8]}",
+            id=f"{experiment.name}-s{experiment.seed}-{experiment.config_sha256[:8]}",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seed=experiment.seed,
-            config_sha256=config_sha256(experiment.config),
+            config_sha256=experiment.config_sha256,
             data_sha256=data_sha256(used),
             versions=versions(),
         ),

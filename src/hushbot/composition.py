@@ -24,9 +24,7 @@ STACKED_GROUPS = ("recipe", "attack")
 """Groups of which several options may be chosen at once."""
 _NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
 """Lines of a Hydra error that mislead or say nothing to a user."""
-UNHASHED_KEYS = frozenset(
-    {"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "experiment"}
-)
+UNHASHED_KEYS = frozenset({"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "inference"})
 """Top-level keys that change where or how a run happens, not what it measures."""
 
 
@@ -45,6 +43,8 @@ def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = No
 
     spelled = [spell_stack(override) for override in overrides]
     if config_dir is not None:
+        if not config_dir.is_dir():
+            raise ConfigError(f"--config-dir {config_dir} is not a folder; give the one that holds your groups")
         spelled.append(f"hydra.searchpath=[file://{config_dir.resolve()}]")
     GlobalHydra.instance().clear()
     try:
@@ -123,12 +123,15 @@ def config_files() -> list[Path]:
 
 
 def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides what a run measures, whatever folder it runs in: the part that is hashed and kept."""
+    """Return what decides what a run measures, whatever folder it runs in: the part that is hashed."""
     return {key: value for key, value in config.items() if key not in UNHASHED_KEYS}
 
 
 def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[str]:
-    """Check every setting and every component without building any; return one message per problem."""
+    """Check every setting and component; return one message per problem.
+
+    Components that are classes are built, since only they know their ranges; nothing is loaded or run.
+    """
     problems = plain_problems(config)
     for key, node in components(config):
         target = str(node["_target_"])
@@ -141,8 +144,19 @@ def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[
         except ConfigError as error:
             problems.append(f"{key}: {error}")
             continue
-        problems += [f"{key}.{problem}" for problem in argument_problems(component, arguments_of(node))]
-    return problems
+        found = [f"{key}.{problem}" for problem in argument_problems(component, arguments_of(node))]
+        if not found and inspect.isclass(component):
+            found = _range_problems(node, key)
+        problems += found
+    return list(dict.fromkeys(problems))
+
+
+def _range_problems(node: Mapping[str, Any], key: str) -> list[str]:
+    try:
+        build(node, key)
+    except ConfigError as error:
+        return [problem if key in problem else f"{key}: {problem}" for problem in error.problems]
+    return []
 
 
 def plain_problems(config: Mapping[str, Any]) -> list[str]:

@@ -78,6 +78,9 @@ def test_promised_features_occur(halves: dict[str, Corpus]) -> None:
                 kept += old == new
         assert changed > 30
         assert kept > 50
+        usual = [d for d in corpus.dialogues if any(w in d.turns[0].user for w in ("usual", "regular", "again"))]
+        unsaid = [t for d in usual for t in d.turns[0].state or () if t.slot in {"guest", "patient"}]
+        assert len(unsaid) > 30, "returning customers, whose name nobody says"
         choices = {}
         for dialogue in corpus.dialogues:
             turn = dialogue.turns[0]

@@ -29,7 +29,8 @@ LARGE_VOCABULARY = 3000
 @pytest.fixture(scope="module")
 def dialogues() -> list[Dialogue]:
     """Return what a pretraining of two made-up pools sees: the public half comes first."""
-    return pretrain_tiny.training_dialogues(2 * pretrain_tiny.DIALOGUES_PER_POOL, seed=0)
+    made_up = pretrain_tiny.made_up_dialogues(2 * pretrain_tiny.DIALOGUES_PER_POOL, seed=0)
+    return pretrain_tiny.public_dialogues() + made_up
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,18 @@ def test_it_sees_no_private_value(dialogues: list[Dialogue]) -> None:
     assert not names & {word for d in dialogues for t in d.turns for word in t.user.replace(",", " ").split()}
 
 
+def test_nobody_with_a_made_up_name_is_known_by_heart(dialogues: list[Dialogue]) -> None:
+    first_turns = {dialogue.id: dialogue.turns[0] for dialogue in dialogues}
+    unsaid = {
+        name
+        for name, turn in first_turns.items()
+        for t in turn.state or ()
+        if t.slot in {"guest", "patient"} and t.value not in turn.user
+    }
+    assert any(name.startswith("public") for name in unsaid)
+    assert not any(name.startswith("made_up") for name in unsaid)
+
+
 def test_made_up_pools_differ_from_each_other_and_from_the_public_half(dialogues: list[Dialogue]) -> None:
     n = pretrain_tiny.DIALOGUES_PER_POOL
     public, first, second = dialogues[:N_DIALOGUES], dialogues[N_DIALOGUES:-n], dialogues[-n:]
@@ -110,9 +123,9 @@ def test_made_up_pools_differ_from_each_other_and_from_the_public_half(dialogues
 
 
 def test_examples_are_the_bots_own_then_shortened_then_plain_text(dialogues: list[Dialogue]) -> None:
-    for seed, dialogue in enumerate(dialogues[::20]):
+    for seed, dialogue in enumerate(dialogues[:N_DIALOGUES:20]):
         ordinary = list(TurnLevel().examples(dialogue))
-        found = pretrain_tiny.pretraining_examples(dialogue, random.Random(seed))
+        found = pretrain_tiny.public_examples(dialogue, random.Random(seed))
         assert found[: len(ordinary)] == ordinary
         *shortened, plain = found[len(ordinary) :]
         assert len(shortened) == min(2, len(ordinary))
@@ -131,7 +144,7 @@ def test_some_examples_start_where_an_attacker_starts(dialogues: list[Dialogue])
     starts = [
         example.segments[0].text
         for seed, dialogue in enumerate(dialogues[:30])
-        for example in pretrain_tiny.pretraining_examples(dialogue, random.Random(seed))
+        for example in pretrain_tiny.public_examples(dialogue, random.Random(seed))
     ]
     assert 10 < starts.count("Belief State:") < 60
 
@@ -181,9 +194,8 @@ def test_copying_loss_is_low_for_who_copies() -> None:
 
 
 def test_a_few_steps_lower_the_loss_and_leave_a_folder_that_loads(
-    dialogues: list[Dialogue], tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dialogues: list[Dialogue], tokenizer: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(pretrain_tiny, "BATCH_SIZE", 1)
     few = dialogues[-2:]
     model = pretrain_tiny.make_model(0, len(tokenizer))
     packed = [pack(TurnLevel().examples(dialogue), tokenizer, max_length=pretrain_tiny.MAX_LENGTH) for dialogue in few]
@@ -194,7 +206,7 @@ def test_a_few_steps_lower_the_loss_and_leave_a_folder_that_loads(
 
     before = loss()
     assert before == pytest.approx(math.log(len(tokenizer)), abs=0.3)
-    pretrain_tiny.train(model, tokenizer, few, str(tmp_path), (1, 12))
+    pretrain_tiny.train(model, tokenizer, (few, few), str(tmp_path), (1, 8))
     assert loss() < before - 0.3
     saved = load_file(tmp_path / "model.safetensors")
     for name, weight in model.named_parameters():

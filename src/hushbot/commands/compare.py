@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hushbot.commands.train import run_path
-from hushbot.composition import compose, find_problems, locate, plain_problems
+from hushbot.composition import build, compose, find_problems, locate, plain_problems
 from hushbot.errors import ConfigError
 from hushbot.launching import Cell, launch
 
@@ -18,17 +18,30 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     from hushbot.run import RunDirectory
 
     config = compose("compare", overrides, config_dir=config_dir)
-    cells = list(make_cells(config, overrides, trust, config_dir))
-    problems = {problem for cell in cells for problem in find_problems(cell.config, trust)}
-    if problems:
-        raise ConfigError(*sorted(problems))
-    check_stacks(cells)
+    cells = checked_cells(config, overrides, trust, config_dir)
     out = Path(config["comparison"])
     launch(cells, out / "cells", workers=config["launcher"]["workers"], threads=config["launcher"]["threads"])
     paths = [cell.path for cell in cells]
     write_comparison(paths, out)
     print_summary([RunDirectory.open(path).read_report() for path in paths])
     print(f"comparison: {out / 'report.html'}")
+
+
+def checked_cells(
+    config: dict[str, Any], overrides: Sequence[str], trust: Sequence[str], config_dir: Path | None
+) -> list[Cell]:
+    """Return the cells, every one's components and recipe stack checked before anything runs.
+
+    Raises:
+        ConfigError: Holds the problems of all cells.
+    """
+    cells = list(make_cells(config, overrides, trust, config_dir))
+    problems = dict.fromkeys(problem for cell in cells for problem in find_problems(cell.config, trust))
+    if problems:
+        raise ConfigError(*problems)
+    for cell in cells:
+        check_stack(cell.config)
+    return cells
 
 
 def make_cells(
@@ -55,10 +68,7 @@ def make_cells(
                 yield Cell(name=f"{arm} seed {seed}", config=cell, path=path, trust=tuple(trust))
 
 
-def check_stacks(cells: Sequence[Cell]) -> None:
-    """Build each arm's recipe stack once, so that a senseless one is refused before anything runs."""
-    from hushbot.composition import build
-
+def check_stack(config: Mapping[str, Any]) -> None:
+    """Build the recipe stack, so that a senseless one is refused before anything runs."""
     stack = locate("hushbot.training.stack.RecipeStack")
-    for cell in cells:
-        stack(tuple(build(node, f"recipe.{key}") for key, node in cell.config["recipe"].items()))
+    stack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hushbot.commands.compare import check_stack, checked_cells
 from hushbot.composition import compose, decisive, find_problems
 from hushbot.errors import ConfigError
 from hushbot.run import config_sha256
@@ -23,4 +24,8 @@ def main(verb: str, overrides: Sequence[str], *, trust: Sequence[str] = (), conf
     problems = find_problems(config, trust)
     if problems:
         raise ConfigError(*problems)
+    if verb == "compare":
+        checked_cells(config, overrides, trust, config_dir)
+    elif verb == "train":
+        check_stack(config)
     Console().print(f"{verb}: configuration is valid ({config_sha256(decisive(config))[:12]})")

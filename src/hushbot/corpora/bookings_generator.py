@@ -3,7 +3,9 @@
 Guarantees: the same seed gives the same bytes on every machine and Python (a test regenerates the shipped files);
 the public and the private half share no open-class value (see `bookings_words`). What the dialogues exercise: one to
 three tasks a dialogue, several venues that fit (any of them may be offered), don't-cares, corrections, values carried
-from one task to the next, questions that leave the state unchanged, and personal identifiers in states (names, phones,
+from one task to the next, questions that leave the state unchanged, returning customers whose "usual" stands in the
+state though nobody says it (as labels of real corpora hold what was never said, which a bot can only learn by heart),
+and personal identifiers in states (names, phones,
 e-mails, home addresses) and in responses (booking references, phones, postcodes).
 
 Run it with::
@@ -26,6 +28,8 @@ from hushbot.corpora.bookings_words import COUNTS, DAYS, PRICES, PRIVATE, PUBLIC
 N_DIALOGUES = 500
 """Dialogues in each half of the bundled corpus."""
 SEED = 20261129
+RETURNING = 0.25
+"""How often a restaurant, a hotel or a clinic knows the customer."""
 
 DONTCARE = "dontcare"
 SCHEMA: dict[str, dict[str, tuple[str, ...]]] = {
@@ -245,6 +249,71 @@ def _correct_time(scene: Scene, service: str) -> None:
     scene.book(service, scene.pick("changed. the new reference is {}.", "no problem, it is now {}."))
 
 
+def _usual_restaurant(scene: Scene) -> None:
+    row = scene.rng.choice(scene.tables["restaurant"])
+    known = {slot: row[slot] for slot in ("name", "food", "area", "price")}
+    known |= {"people": scene.count(6)[0], "guest": scene.person["name"]}
+    scene.user(
+        "restaurant",
+        scene.pick("the usual table please", "book my regular place to eat", "same restaurant as always, please"),
+        known,
+    )
+    scene.system("restaurant", scene.pick("of course. at what time?", "gladly. when?"), ("REQUEST", "time", ""))
+    scene.hour, scene.place = scene.time(), row["name"]
+    scene.user("restaurant", scene.pick(f"at {scene.hour}", f"{scene.hour} please"), {"time": scene.hour})
+    scene.book("restaurant", scene.pick("booked. your reference is {}.", "done, reference {}.", "all set: {}."))
+    _correct_time(scene, "restaurant")
+    _follow_up(scene, "restaurant", row)
+
+
+def _usual_hotel(scene: Scene) -> None:
+    row = scene.rng.choice(scene.tables["hotel"])
+    known = {slot: row[slot] for slot in ("name", "area", "stars")}
+    known |= {"guest": scene.person["name"], "email": scene.person["email"]}
+    scene.user(
+        "hotel", scene.pick("my usual room please", "the same hotel as last time", "i am back, my regular room"), known
+    )
+    scene.system(
+        "hotel",
+        scene.pick("welcome back. from when and for how long?", "sure. which day and how many nights?"),
+        ("REQUEST", "day", ""),
+        ("REQUEST", "nights", ""),
+    )
+    nights, said = scene.count(5)
+    day = scene.rng.choice(DAYS)
+    scene.place = row["name"]
+    scene.user(
+        "hotel",
+        scene.pick(f"{said} nights from {day}", f"{day}, {said} nights"),
+        {"day": day, "nights": (nights, said)},
+    )
+    scene.book("hotel", scene.pick("your room is booked, reference {}.", "done. the reference is {}."))
+    _follow_up(scene, "hotel", row)
+
+
+def _usual_clinic(scene: Scene) -> None:
+    row = scene.rng.choice(scene.tables["clinic"])
+    known = {slot: row[slot] for slot in ("doctor", "specialty")}
+    known |= {"patient": scene.person["name"], "phone": scene.person["phone"]}
+    scene.user(
+        "clinic",
+        scene.pick("i need to see my doctor again", "another appointment please", "my usual doctor please"),
+        known,
+    )
+    scene.system(
+        "clinic",
+        scene.pick("on which day and at what time?", "when suits you?"),
+        ("REQUEST", "day", ""),
+        ("REQUEST", "time", ""),
+    )
+    day, scene.hour = scene.rng.choice(DAYS), scene.time()
+    scene.user(
+        "clinic", scene.pick(f"{day} at {scene.hour}", f"{scene.hour} on {day}"), {"day": day, "time": scene.hour}
+    )
+    scene.book("clinic", scene.pick("your appointment is {}.", "booked, the code is {}.", "confirmed as {}."))
+    _correct_time(scene, "clinic")
+
+
 def _restaurant(scene: Scene) -> None:
     wanted = _constraints(scene, "restaurant", ("food", "area", "price"))
     food, area, price = (
@@ -411,6 +480,12 @@ TASKS: dict[str, Callable[[Scene], None]] = {
     "restaurant": _restaurant,
     "taxi": _taxi,
 }
+USUAL: dict[str, Callable[[Scene], None]] = {
+    "clinic": _usual_clinic,
+    "hotel": _usual_hotel,
+    "restaurant": _usual_restaurant,
+}
+"""The same tasks for a customer who is known."""
 
 
 def make_dialogue(
@@ -418,6 +493,7 @@ def make_dialogue(
     words: WordPool,
     tables: Mapping[str, Sequence[Row]],
     references: set[str],
+    returning: float = RETURNING,
 ) -> Json:
     """Write one dialogue; its random stream depends on its id only, and its references differ from earlier ones."""
     rng = random.Random(f"{SEED}/{dialogue_id}")
@@ -425,15 +501,19 @@ def make_dialogue(
     # Taxis come last: they go where the user has just booked.
     tasks = sorted(rng.sample(sorted(TASKS), rng.choice((1, 2, 2, 2))), key=lambda t: (t == "taxi", rng.random()))
     for task in tasks:
-        TASKS[task](scene)
+        is_usual = task in USUAL and scene.chance(returning)
+        (USUAL if is_usual else TASKS)[task](scene)
     return {"dialogue_id": dialogue_id, "services": sorted(scene.services), "turns": scene.turns}
 
 
-def make_half(half: str, words: WordPool, n_dialogues: int = N_DIALOGUES) -> tuple[list[Json], dict[str, list[Row]]]:
+def make_half(
+    half: str, words: WordPool, n_dialogues: int = N_DIALOGUES, *, returning: float = RETURNING
+) -> tuple[list[Json], dict[str, list[Row]]]:
     """Write the dialogues and the database of one half (`public` or `private`)."""
     tables = make_tables(words, random.Random(f"{SEED}/{half}/tables"))
     references: set[str] = set()
-    return [make_dialogue(f"{half}_{i:05d}", words, tables, references) for i in range(n_dialogues)], tables
+    ids = [f"{half}_{i:05d}" for i in range(n_dialogues)]
+    return [make_dialogue(name, words, tables, references, returning) for name in ids], tables
 
 
 def make_schema() -> list[Json]:

@@ -62,9 +62,7 @@ class SplitSettings:
             if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 0:
                 problems.append(f"{side}={size!r} must be a count or a part in [0, 1]; set split.{side}")
             elif isinstance(size, float) and not size <= 1:
-                problems.append(
-                    f"{side}={size} is outside [0, 1]; set split.{side} to a part, or to a whole number"
-                )
+                problems.append(f"{side}={size} is outside [0, 1]; set split.{side} to a part, or to a whole number")
         for name in ("largest_group", "near_duplicate"):
             if not 0 < getattr(self, name) <= 1:
                 problems.append(f"{name}={getattr(self, name)} is outside (0, 1]; set split.{name}")

@@ -1,11 +1,13 @@
 """Pretrain the bundled `tiny` backbone on public booking dialogues, so that a demo fine-tunes what can already speak.
 
-It sees the public half of `bookings` and further dialogues written by the same generator, in which every name, place,
-number and code is made up anew from letters and digits; nothing of the private half is read. Per dialogue it sees the
-turn-level examples, some of them without their history (an attacker's prompt, `Belief State:` alone, is then no
-foreign text to it, as it is none to a large pretrained model), and the utterances as plain text. Before that, and now
-and then in between, it repeats random tokens: a model this small learns to copy from its context no other way in a
-reasonable time, and a bot that cannot copy a name can track no dialogue state.
+It learns three things, none of them from the private half of `bookings`:
+
+* to copy, by repeating random tokens: a model this small learns it no other way in a reasonable time, and a bot that
+  cannot copy a name from its context can track no dialogue state;
+* to track states, from dialogues of the corpus' own generator in which every name, place, number and code is made up
+  anew from letters and digits;
+* to speak of bookings, from the public half, also without a history: an attacker's prompt, `Belief State:` alone, is
+  then no foreign text to it, as it is none to a large pretrained model.
 
 Reproduces the shipped weights up to floating-point differences between machines::
 
@@ -39,10 +41,10 @@ from hushbot.training.packing import loss_sum, pack
 from hushbot.types import Dialogue, Example, Segment
 
 VOCABULARY = 2048
-MAX_LENGTH = 1024
-BATCH_SIZE = 4
+MAX_LENGTH = 2048
+MADE_UP_PER_STEP, PUBLIC_PER_STEP = 3, 1
 """Dialogues per step."""
-TOKENS_PER_DIALOGUE = 500
+TOKENS_PER_DIALOGUE = 400
 """About how many supervised tokens a dialogue has: what its loss is divided by."""
 DIALOGUES_PER_POOL = 25
 END = "<|endoftext|>"
@@ -98,11 +100,11 @@ def made_up_words(rng: random.Random) -> WordPool:
     )
 
 
-def write_dialogues(half: str, words: WordPool, n_dialogues: int) -> list[Dialogue]:
+def write_dialogues(half: str, words: WordPool, n_dialogues: int, *, returning: float) -> list[Dialogue]:
     """Write dialogues from a pool and load them as any corpus is loaded."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        dialogues, tables = generator.make_half(half, words, n_dialogues)
+        dialogues, tables = generator.make_half(half, words, n_dialogues, returning=returning)
         (root / half).mkdir()
         for name, content in (
             ("schema.json", generator.make_schema()),
@@ -113,12 +115,17 @@ def write_dialogues(half: str, words: WordPool, n_dialogues: int) -> list[Dialog
         return list(read_bookings(root, half).dialogues)
 
 
-def training_dialogues(n_dialogues: int, seed: int) -> list[Dialogue]:
-    """Return the public half and `n_dialogues` further ones with made-up values."""
-    dialogues = write_dialogues("public", PUBLIC, generator.N_DIALOGUES)
+def public_dialogues() -> list[Dialogue]:
+    """Return the public half of the bundled corpus."""
+    return write_dialogues("public", PUBLIC, generator.N_DIALOGUES, returning=generator.RETURNING)
+
+
+def made_up_dialogues(n_dialogues: int, seed: int) -> list[Dialogue]:
+    """Return dialogues with made-up values; nobody returns, since what is made up cannot be known by heart."""
+    dialogues = []
     for i in range(0, n_dialogues, DIALOGUES_PER_POOL):
         words = made_up_words(random.Random(f"{seed}/{i}"))
-        dialogues += write_dialogues(f"made_up_{i}", words, DIALOGUES_PER_POOL)
+        dialogues += write_dialogues(f"made_up_{i}", words, DIALOGUES_PER_POOL, returning=0.0)
     return dialogues
 
 
@@ -166,8 +173,8 @@ def make_model(seed: int, vocabulary: int) -> LlamaForCausalLM:
     )
 
 
-def pretraining_examples(dialogue: Dialogue, rng: random.Random) -> list[Example]:
-    """Return the turn-level examples, a few of them with less history, and the utterances as plain text."""
+def public_examples(dialogue: Dialogue, rng: random.Random) -> list[Example]:
+    """Return the turn-level examples, two of them with less history or none, and the utterances as plain text."""
     examples = list(TurnLevel().examples(dialogue))
     extra = []
     for example in rng.sample(examples, min(2, len(examples))):
@@ -176,6 +183,19 @@ def pretraining_examples(dialogue: Dialogue, rng: random.Random) -> list[Example
         extra.append(Example(example.dialogue_id, example.segments[n_history - n_kept :]))
     lines = [s.text for s in examples[-1].segments if s.text.startswith(("User:", "System:"))]
     return [*examples, *extra, Example(dialogue.id, tuple(Segment(line, True) for line in lines))]
+
+
+class _Deck:
+    """Cards drawn without replacement, shuffled again when none is left."""
+
+    def __init__(self, cards: Sequence[Dialogue], rng: random.Random) -> None:
+        self.cards, self.rng = cards, rng
+        self.left: list[Dialogue] = []
+
+    def draw(self) -> Dialogue:
+        if not self.left:
+            self.left = self.rng.sample(list(self.cards), len(self.cards))
+        return self.left.pop()
 
 
 def copying_loss(model: LlamaForCausalLM, vocabulary: int, generator: torch.Generator) -> Tensor:
@@ -194,44 +214,52 @@ def copying_loss(model: LlamaForCausalLM, vocabulary: int, generator: torch.Gene
 def train(
     model: LlamaForCausalLM,
     tokenizer: Any,
-    dialogues: Sequence[Dialogue],
+    corpora: tuple[Sequence[Dialogue], Sequence[Dialogue]],
     out_dir: str,
     n_steps: tuple[int, int],
 ) -> None:
-    """Train with AdamW, first on copying alone, then on dialogues with some copying; saves now and then."""
+    """Train with AdamW, first on copying alone, then on dialogues with some copying; saves now and then.
+
+    Args:
+        model: Trained in place.
+        tokenizer: Its tokenizer.
+        corpora: Public dialogues and those with made-up values.
+        out_dir: Where the model is written.
+        n_steps: Steps on copying alone, and on dialogues.
+    """
     n_copying, n_total = n_steps[0], sum(n_steps)
     rng, noise = random.Random(0), torch.Generator().manual_seed(0)
+    public, made_up = (_Deck(corpus, rng) for corpus in corpora)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 100, max(0.02, (n_total - step) / n_steps[1]))
     )
-    queue: list[Dialogue] = []
-    started, averages = time.time(), {"copying": 8.0, "dialogues": 8.0}
+    started, averages = time.time(), {"copying": 8.0, "public": 8.0, "made up": 8.0}
+
+    def follow(kind: str, loss: float) -> None:
+        averages[kind] = 0.97 * averages[kind] + 0.03 * loss
+
     model.train()
     for step in range(n_total):
         optimizer.zero_grad()
-        is_copying = step < n_copying or step % 10 == 0
-        if is_copying:
+        if step < n_copying or step % 10 == 0:
             loss = copying_loss(model, len(tokenizer), noise)
             torch.autograd.backward(loss)
-            mean = float(loss)
+            follow("copying", float(loss.detach()))
         else:
-            mean = 0.0
-            for _ in range(BATCH_SIZE):
-                if not queue:
-                    queue = rng.sample(list(dialogues), len(dialogues))
-                packed = pack(pretraining_examples(queue.pop(), rng), tokenizer, max_length=MAX_LENGTH)
+            batch = [("public", public_examples(public.draw(), rng)) for _ in range(PUBLIC_PER_STEP)]
+            batch += [("made up", list(TurnLevel().examples(made_up.draw()))) for _ in range(MADE_UP_PER_STEP)]
+            for kind, examples in batch:
+                packed = pack(examples, tokenizer, max_length=MAX_LENGTH)
                 loss = loss_sum(model, packed)
-                torch.autograd.backward(loss / (BATCH_SIZE * TOKENS_PER_DIALOGUE))
-                mean += float(loss) / packed.n_supervised / BATCH_SIZE
+                torch.autograd.backward(loss / (len(batch) * TOKENS_PER_DIALOGUE))
+                follow(kind, float(loss.detach()) / packed.n_supervised)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        kind = "copying" if is_copying else "dialogues"
-        averages[kind] = 0.97 * averages[kind] + 0.03 * mean
         if step % 100 == 0:
-            losses = " ".join(f"{key} {value:.3f}" for key, value in averages.items())
-            print(f"step {step} of {n_total}: {losses}, {time.time() - started:.0f} s", flush=True)
+            losses = ", ".join(f"{kind} {value:.3f}" for kind, value in averages.items())
+            print(f"step {step} of {n_total}: {losses}; {time.time() - started:.0f} s", flush=True)
         if (step + 1) % 500 == 0 or step + 1 == n_total:
             model.save_pretrained(out_dir, safe_serialization=True)
             tokenizer.save_pretrained(out_dir)
@@ -241,17 +269,18 @@ def main() -> None:
     """Read the command line, train, write the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out_dir")
-    parser.add_argument("--dialogues", type=int, default=8000, help="with made-up values, beside the public half")
+    parser.add_argument("--dialogues", type=int, default=8000, help="with made-up values")
     parser.add_argument("--copying-steps", type=int, default=1200)
-    parser.add_argument("--steps", type=int, default=4000, help="on dialogues")
+    parser.add_argument("--steps", type=int, default=3300, help="on dialogues")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    dialogues = training_dialogues(arguments.dialogues, arguments.seed)
-    texts = [TurnLevel().examples(dialogue)[-1].text for dialogue in dialogues[: 4 * generator.N_DIALOGUES]]
+    torch.set_num_threads(1)
+    public, made_up = public_dialogues(), made_up_dialogues(arguments.dialogues, arguments.seed)
+    texts = [TurnLevel().examples(dialogue)[-1].text for dialogue in [*public, *made_up[: 3 * len(public)]]]
     tokenizer = train_tokenizer(texts)
     model = make_model(arguments.seed, len(tokenizer))
     steps = (arguments.copying_steps, arguments.steps)
-    train(model, tokenizer, dialogues, arguments.out_dir, steps)
+    train(model, tokenizer, (public, made_up), arguments.out_dir, steps)
 
 
 if __name__ == "__main__":
