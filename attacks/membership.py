@@ -89,6 +89,7 @@ class Membership:
         ]
         if problems:
             raise ConfigError(*problems)
+        object.__setattr__(self, "scores", tuple(self.scores))  # a YAML list makes the same attack
 
     def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
         """Score every state under the target and, as control, under its base model."""
@@ -98,15 +99,25 @@ class Membership:
         return result.model_copy(update={"seconds": time.perf_counter() - started})
 
     def _measure(self, target: Target, population: Population, seed: int) -> AttackResult:
+        """Score the target; whatever cannot be scored or measured gives no verdict."""
         notes = [f"pre-registered score: {self.score}", *population.notes]
         if not (population.members and population.nonmembers):
-            return _unanswered("not_measured", "members or non-members have no state of their own", notes)
-        bootstrap = Bootstrap(level=self.level, n_draws=self.n_draws, seed=seed)
-        queries = 3 * len(population.units)
+            return self._unanswered("not_measured", "members or non-members have no state of their own", notes)
         try:
             raw = _score_shuffled(target, population, seed)
         except AuditError as error:
-            return _unanswered("inconclusive", f"a query to the target failed: {error}", notes)
+            return self._unanswered("inconclusive", f"a query to the target failed: {error}", notes)
+        try:
+            return self._judged(target, population, raw, notes, seed)
+        except AuditError as error:
+            return self._unanswered("inconclusive", f"the scores allow no measurement: {error}", notes)
+
+    def _judged(
+        self, target: Target, population: Population, raw: Mapping[str, FloatArray], notes: list[str], seed: int
+    ) -> AttackResult:
+        """Measure what the scores tell, beside the base model and the blind features, and judge it."""
+        bootstrap = Bootstrap(level=self.level, n_draws=self.n_draws, seed=seed)
+        queries = 3 * len(population.units)
         blind, baseline = _blind(population, bootstrap)
         metrics = self._metrics(raw, population, bootstrap)
         metrics |= self._deltas(raw, baseline, population, bootstrap)
@@ -114,7 +125,7 @@ class Membership:
         base: dict[str, Metric] | None = None
         failure = None
         if target.reference is None:
-            notes.append("no base model to compare with: the control is missing")
+            notes = [*notes, "no base model to compare with: the control is missing"]
         else:
             try:
                 base = self._metrics(_score_shuffled(target.reference, population, seed), population, bootstrap)
@@ -124,7 +135,7 @@ class Membership:
         verdict, reasons = _judge(self.score, metrics, base, blind, n_dialogues=len(set(population.clusters[0])))
         return AttackResult(
             verdict=verdict if failure is None else "inconclusive",
-            headline=Headline(metric="tpr_at_1pct_fpr", estimate=_estimate(metrics, self.score, "tpr_at_1pct_fpr")),
+            headline=self._headline(_estimate(metrics, self.score, "tpr_at_1pct_fpr")),
             metrics=metrics,
             control={"base": base},
             blind=dict(blind),
@@ -132,6 +143,12 @@ class Membership:
             notes=[*notes, *reasons, *([failure] if failure else [])],
             rows=population.rows(raw),
         )
+
+    def _headline(self, estimate: Estimate) -> Headline:
+        return Headline(metric="tpr_at_1pct_fpr", estimate=estimate, key=f"{self.score}/tpr_at_1pct_fpr")
+
+    def _unanswered(self, verdict: Verdict, reason: str, notes: Sequence[str]) -> AttackResult:
+        return AttackResult(verdict=verdict, headline=self._headline(unmeasured(reason)), notes=[*notes, reason])
 
     def _metrics(
         self, raw: Mapping[str, FloatArray], population: Population, bootstrap: Bootstrap
@@ -250,11 +267,3 @@ def _estimate(metrics: Mapping[str, Metric], name: str, key: str) -> Estimate:
     if not isinstance(metric, Estimate):
         raise TypeError(f"{name}/{key} is {metric!r}, not an Estimate")
     return metric
-
-
-def _unanswered(verdict: Verdict, reason: str, notes: Sequence[str]) -> AttackResult:
-    return AttackResult(
-        verdict=verdict,
-        headline=Headline(metric="tpr_at_1pct_fpr", estimate=unmeasured(reason)),
-        notes=[*notes, reason],
-    )

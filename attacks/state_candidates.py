@@ -1,7 +1,8 @@
 """From samples to ranked, distinct states: the collecting half of every extraction attack.
 
-Guarantees: every sample is accounted for exactly once, as a state, an *empty* state or a *parse failure* (no
-state in it); the last two are no candidates and are counted by themselves, never as misses. A *cut* state is
+Guarantees: every sample is accounted for exactly once, as a state, an *empty* state (`None`) or a *parse
+failure* (no state in it: a blank sample, too); the last two are no candidates and are counted by themselves, never
+as misses. A *cut* state is
 one that ended inside a domain: what was closed before stays a candidate, as an attacker would keep it, and
 without a closed triplet it is a parse failure. The order of the samples changes nothing. A score with a
 single value that is not finite is no score: it ranks nothing and is named in `failures`.
@@ -63,7 +64,7 @@ def read_candidates(samples: Sequence[str]) -> Outcomes:
         if parsed.state:
             counts["cut_states"] += not parsed.is_complete
             spellings[normalise_state(parsed.state)][render_state(parsed.state)] += 1
-        elif parsed.state is None or not parsed.is_complete:
+        elif parsed.state is None or not parsed.is_complete or not sample.strip():
             counts["parse_failures"] += 1
         else:
             counts["empty_states"] += 1

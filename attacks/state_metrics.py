@@ -20,7 +20,8 @@ candidates that are equal after that are one candidate.
 **What voids it.** Short states are shared by many people: on MultiWOZ 92% of the one-triplet states of people
 who were never trained on are "correct", 5% of those of five triplets. No number here means anything without
 the same number measured against non-members (`paired_differences`), and intervals that resample candidates
-take the dialogues as given; `randomisation_p` does not, and is what a verdict should rest on.
+take the dialogues as given, as their `method` says; `randomisation_p` does not, and is what a verdict should
+rest on.
 
 Source: Dialogue-state extraction paper, sections V-A3 and V-B (Tables II and III).
 """
@@ -28,10 +29,11 @@ Source: Dialogue-state extraction paper, sections V-A3 and V-B (Tables II and II
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hushbot.intervals import FloatArray
 from hushbot.stats import Bootstrap, clopper_pearson, cluster_bootstrap, paired_bootstrap, unmeasured
@@ -114,18 +116,18 @@ def extraction_metrics(
     metrics: dict[str, Metric] = {
         f"states{suffix}": sum(hits) if states else None,
         f"extracted_states{suffix}": len(states),
-        f"state_precision{suffix}": clopper_pearson(sum(hits), len(states), level),
+        f"state_precision{suffix}": _rate(sum(hits), len(states), level),
         f"triplets{suffix}": _mean_triplets(
             [len(state) for state, hit in zip(states, hits, strict=True) if hit], level
         ),
         f"values{suffix}": n_values if values else None,
         f"extracted_values{suffix}": len(values),
-        f"value_precision{suffix}": clopper_pearson(n_values, len(values), level),
+        f"value_precision{suffix}": _rate(n_values, len(values), level),
     }
     sizes = Counter(len(state) for state in states)
     hits_by_size = Counter(len(state) for state, hit in zip(states, hits, strict=True) if hit)
     for size in sorted(sizes):
-        metrics[f"state_precision{suffix}/n={size}"] = clopper_pearson(hits_by_size[size], sizes[size], level)
+        metrics[f"state_precision{suffix}/n={size}"] = _rate(hits_by_size[size], sizes[size], level)
     return metrics
 
 
@@ -162,41 +164,81 @@ def paired_differences(
 def randomisation_p(
     member_holders: Sequence[frozenset[str]],
     nonmember_holders: Sequence[frozenset[str]],
-    n_dialogues: int,
+    groups: Sequence[Collection[str]],
     *,
+    n_members: int,
     seed: int,
     n_draws: int = 2000,
 ) -> float:
     """Return how often a random split of the dialogues would favour "members" as much as the real one does.
 
-    The dialogues of both sides are dealt out again and each candidate is looked up in the new halves. A bot
-    that knows nothing of the split is as likely to have met any of these deals, so the test is exact for a
-    random split, however many candidates are subsets of one dialogue.
+    The dialogues of both sides are dealt out again, those of a group to one side as the real split did, and each
+    candidate is looked up on the new sides. A bot that knows nothing of the split is as likely to have met any
+    of these deals, however many candidates are subsets of one dialogue, or of dialogues that hang together.
 
     Args:
         member_holders: Per candidate, the members that hold it.
         nonmember_holders: Per candidate, the non-members that hold it.
-        n_dialogues: Number of dialogues on each side.
+        groups: Ids of all dialogues of both sides, those together that the split kept together.
+        n_members: Number of dialogues on the members' side; a deal keeps it as nearly as its groups allow.
         seed: Of the deals.
         n_draws: Number of deals.
 
     Returns:
         The one-sided p-value of (candidates that members hold) - (candidates that non-members hold).
+
+    Raises:
+        ValueError: A holder is in no group.
     """
-    ids = sorted(frozenset[str]().union(*member_holders, *nonmember_holders))
-    column = {dialogue_id: i for i, dialogue_id in enumerate(ids)}
-    holds = np.zeros((len(member_holders), len(ids)), dtype=np.float32)
-    for row, (members, nonmembers) in enumerate(zip(member_holders, nonmember_holders, strict=True)):
-        holds[row, [column[dialogue_id] for dialogue_id in members | nonmembers]] = 1
+    holders = [members | nonmembers for members, nonmembers in zip(member_holders, nonmember_holders, strict=True)]
+    column = {dialogue_id: i for i, group in enumerate(groups) for dialogue_id in group}
+    if strangers := frozenset[str]().union(*holders) - column.keys():
+        raise ValueError(f"{len(strangers)} holders, such as {min(strangers)}, are in no group; group both sides")
+    holds = np.zeros((len(holders), len(groups)), dtype=np.float32)
+    for row, ids in enumerate(holders):
+        holds[row, [column[dialogue_id] for dialogue_id in ids]] = 1
     observed = sum(map(bool, member_holders)) - sum(map(bool, nonmember_holders))
-    rng = np.random.default_rng(seed)
+    deals = _deal([len(group) for group in groups], n_members, np.random.default_rng(seed), n_draws)
+    # Groups that hold no candidate took part in the deals but need no column.
+    is_needed = holds.any(axis=0)
+    holds, deals = holds[:, is_needed], deals[is_needed]
     n_as_good = 0
-    for _ in range(n_draws):
-        # Dialogues that hold no candidate take part in the deal but need no column.
-        is_member = (rng.permutation(2 * n_dialogues)[: len(ids)] < n_dialogues).astype(np.float32)
+    for is_member in deals.T.astype(np.float32):
         dealt = np.count_nonzero(holds @ is_member) - np.count_nonzero(holds @ (1 - is_member))
         n_as_good += bool(dealt >= observed)
     return (1 + n_as_good) / (1 + n_draws)
+
+
+def _deal(sizes: Sequence[int], n_members: int, rng: np.random.Generator, n_draws: int) -> NDArray[np.bool_]:
+    """Return which groups (rows) go to the members in each of many random deals (columns).
+
+    As in the split itself, large groups come first and each goes to a side with room for it, drawn in proportion
+    to the room; for groups of one that is a draw of `n_members` dialogues without replacement.
+    """
+    member_room = np.full(n_draws, n_members)
+    nonmember_room = np.full(n_draws, sum(sizes) - n_members)
+    deals = np.zeros((len(sizes), n_draws), dtype=np.bool_)
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        fits, fits_other = member_room >= sizes[i], nonmember_room >= sizes[i]
+        share = member_room / np.maximum(member_room + nonmember_room, 1)
+        # A group that fits on neither side goes where it overshoots least, on a tie to either.
+        forced = np.where(fits == fits_other, 0.5 + 0.5 * np.sign(member_room - nonmember_room), fits)
+        deals[i] = rng.random(n_draws) < np.where(fits & fits_other, share, forced)
+        member_room -= sizes[i] * deals[i]
+        nonmember_room -= sizes[i] * ~deals[i]
+    for size in set(sizes):
+        # The last of equal groups meets what room is left; which of them is last must be chance, too.
+        alike = np.flatnonzero(np.asarray(sizes) == size)
+        deals[alike] = rng.permuted(deals[alike], axis=0)
+    return deals
+
+
+def _rate(k: int, n: int, level: float) -> Estimate:
+    """Return k of n with an interval that says what it resamples: candidates, though dialogues hold many of them."""
+    rate = clopper_pearson(k, n, level)
+    if rate.value is None:
+        return rate
+    return rate.model_copy(update={"method": f"{rate.method} over candidates, dialogues taken as given"})
 
 
 def _fold(text: str) -> str:

@@ -12,9 +12,9 @@ log-probabilities after c, where an empty c is the start token alone:
 
 Members have LOW values of all but `min_k`; `hushbot.stats.orient` knows.
 
-Guarantees: no number where there is none: a text without tokens, a log-probability that is not finite and a
-suffix that is certain on its own (|S(suffix)| < 1e-9, so that DC-PPL divides by zero) are each an
-`AuditError`.
+Guarantees: no number where there is none: a text without tokens, a log-probability that is not finite, a
+suffix that is certain on its own (|S(suffix)| < 1e-9, so that DC-PPL divides by zero) and a perplexity beyond the
+range of numbers (a loss above 709) are each an `AuditError`.
 
 Source: Task-oriented dialogue state extraction, sections IV-A2 and IV-C (PPL, PPL-zlib, C-PPL, DC-PPL);
 Carlini et al., USENIX Security 2021 (zlib); Shi et al., ICLR 2024 (Min-K%).
@@ -46,7 +46,7 @@ def score(target: Target, prefixes: Sequence[str], suffixes: Sequence[str]) -> d
         suffixes: What is judged, one per text, never empty.
 
     Raises:
-        AuditError: A query failed, a text has no token, or a suffix is certain on its own.
+        AuditError: A query failed, a text has no token, a suffix is certain on its own, or a perplexity overflows.
     """
     texts = [prefix + suffix for prefix, suffix in zip(prefixes, suffixes, strict=True)]
     for i, suffix in enumerate(suffixes):
@@ -88,10 +88,17 @@ def _scores_of(text: str, whole: FloatArray, conditional: FloatArray, alone: Flo
     loss = -float(whole.mean())
     n_lowest = max(1, math.floor(MIN_K_SHARE * whole.size))
     return {
-        "ppl": math.exp(loss),
+        "ppl": _perplexity(loss),
         "ppl_zlib": loss / len(zlib.compress(text.encode())),
-        "c_ppl": math.exp(-float(conditional.mean())),
+        "c_ppl": _perplexity(-float(conditional.mean())),
         "dc_ppl": float(conditional.sum()) / denominator,
         "loss": loss,
         "min_k": float(np.sort(whole)[:n_lowest].mean()),
     }
+
+
+def _perplexity(loss: float) -> float:
+    try:
+        return math.exp(loss)
+    except OverflowError as error:
+        raise AuditError(f"a loss of {loss:.4g} per token has no finite perplexity; doubt the target") from error

@@ -1,11 +1,14 @@
 """Targets for `hushbot audit`: the bot of a run directory, or any model folder or hub id.
 
 Guarantees: a run's bot is attacked with the members that its manifest names, and its base control is the backbone its
-own configuration names; a data pack that has changed since is refused.
+own configuration names; a data pack or a bot that has changed since is refused.
+
+What voids it for a hub id: only its name says which weights they are.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,15 +30,22 @@ def load_run_target(
     """Return a run's bot as deployed, and what its report already says of it.
 
     Raises:
-        DataError: The corpus no longer gives the split in the run's manifest, or the run has no bot (yet).
+        DataError: The corpus no longer gives the split in the run's manifest, the run has no bot (yet), or its
+            bot is not the one that its report is about.
     """
     check_manifest(audited.manifest, experiment.manifest)
     config, report = audited.config, audited.read_report()
     if "recipe" not in config or report.run.weights_sha256 is None or not audited.model.is_dir():
         raise DataError(f"{audited.path} holds no trained bot; give a run directory of `train` or `compare`")
+    found = weights_sha256(audited.model)
+    if found != report.run.weights_sha256:
+        raise DataError(
+            f"{audited.model}: its weights have the hash {found}, the run's report says {report.run.weights_sha256}; "
+            "restore the model or train again"
+        )
     stack = RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
     target = target_of(config, audited.model, inference, name=experiment.name)
-    known = {"weights_sha256": weights_sha256(audited.model), "tokens_trained": report.run.tokens_trained}
+    known = {"weights_sha256": found, "tokens_trained": report.run.tokens_trained, "device": target.device}
     return stack.guard(target), {
         "run": known,
         "data": report.data,
@@ -53,4 +63,26 @@ def load_model_target(model: str, adapter: str | None, inference: Mapping[str, i
     )
     folder = Path(adapter or model)
     hashed = weights_sha256(folder) if folder.is_dir() else None
-    return target, {"run": {"weights_sha256": hashed}}
+    return target, {"run": {"weights_sha256": hashed, "device": target.device}}
+
+
+def weights_of(model: str, adapter: str | None) -> dict[str, str | None]:
+    """Return the hashes of a model's and an adapter's folder, for the configuration; null for what is no folder here.
+
+    Raises:
+        DataError: A folder holds no safetensors file.
+    """
+    folders = {"model": model, "adapter": adapter, "base": _base_of(Path(model))}
+    return {
+        name: weights_sha256(Path(folder)) if folder and Path(folder).is_dir() else None
+        for name, folder in folders.items()
+    }
+
+
+def _base_of(folder: Path) -> str | None:
+    """Return what an adapter's folder says its base is."""
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        return None
+    base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    return str(base) if base else None

@@ -16,17 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hushbot.composition import UNHASHED_KEYS, build, decisive, find_problems
 from hushbot.corpora.corpus import Corpus
-from hushbot.corpora.split import SplitReport, check_manifest, data_sha256, make_split, manifest
+from hushbot.corpora.split import SplitReport, check_manifest, make_split, manifest
 from hushbot.errors import ConfigError, HushbotError
-from hushbot.evaluation.utility import measure_utility
+from hushbot.evaluation.tracking import Shorten
+from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.protocols import Attack, Target, Tracker
 from hushbot.run import RunDirectory, config_sha256, versions
 from hushbot.training.stack import RecipeStack
 from hushbot.types import AttackResult, AuditReport, AuditSplit, DataInfo, RecipeInfo, RunInfo
+
+if TYPE_CHECKING:
+    from hushbot.targets.local import LocalTarget
 
 Say = Callable[[str], None]
 """Where progress goes, one line at a time."""
@@ -129,7 +133,7 @@ def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seed=experiment.seed,
             config_sha256=experiment.config_sha256,
-            data_sha256=data_sha256(used),
+            data_sha256=str(directory.manifest["data_sha256"]),
             versions=versions(),
         ),
         recipe=RecipeInfo(stack=experiment.name.split("+")),
@@ -154,7 +158,7 @@ def fit_bot(
     """Train (or find the trained) model and return it as deployed, with the report that says how it was made."""
     import torch
 
-    from hushbot.training.backbone import save_model, weights_sha256
+    from hushbot.training.backbone import base_fingerprint, save_model, weights_sha256
     from hushbot.training.fit import fit
 
     backbone = build(config["backbone"], "backbone")
@@ -164,9 +168,8 @@ def fit_bot(
         shutil.rmtree(directory.model, ignore_errors=True)  # saved by a run that died before it could report
         torch.manual_seed(experiment.seed)  # adapters start at random weights
         loaded = backbone.load()
-        seconds = report.run.seconds
-        data = report.data
-        tokens = 0
+        started_from = base_fingerprint(loaded.model)
+        seconds, data, notes, tokens = report.run.seconds, report.data, report.notes, 0
         if config["fit"]:
             say(f"training {experiment.name} on {len(experiment.split.members)} dialogues")
             result = fit(
@@ -184,44 +187,60 @@ def fit_bot(
             seconds = seconds | {"train": result.seconds}
             data = data.model_copy(update={"supervised_tokens": result.supervised_tokens})
             tokens = result.tokens_trained
-        save_model(loaded.model, loaded.tokenizer, directory.model)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+            if result.n_truncated:
+                notes = [
+                    *notes,
+                    f"{result.n_truncated} training examples lost their oldest history to fit the "
+                    f"{backbone.max_length} tokens of backbone.max_length",
+                ]
+        save_model(loaded.model, loaded.tokenizer, directory.model, started_from=started_from)
+        threads = str(settings.num_threads or torch.get_num_threads())
         made = {
             "weights_sha256": weights_sha256(directory.model),
             "seconds": seconds,
             "tokens_trained": tokens,
+            "versions": report.run.versions | {"threads": threads},
         }
-        report = report.model_copy(
-            update={"run": report.run.model_copy(update={**made, "device": device}), "data": data}
-        )
+        run = report.run.model_copy(update=made)
+        report = report.model_copy(update={"run": run, "data": data, "notes": notes})
         directory.write_report(report)
     if not settings.keep_checkpoints:
         shutil.rmtree(directory.checkpoints, ignore_errors=True)
     target = target_of(config, directory.model, config["inference"], name=experiment.name)
+    report = report.model_copy(update={"run": report.run.model_copy(update={"device": target.device})})
+    directory.write_report(report)
     return stack.guard(target), report
 
 
-def target_of(config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str) -> Target:
+def target_of(config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str) -> LocalTarget:
     """Load a saved model as a target; its reference is the backbone before fine-tuning.
 
     A LoRA bot is its own reference, with the adapter off; an untrained bot has none.
+
+    Raises:
+        DataError: The backbone is not the one that the bot was trained from.
     """
     import torch
 
+    from hushbot.targets.causal_lm import CausalLM
     from hushbot.targets.local import LocalTarget
-    from hushbot.training.backbone import load_model
+    from hushbot.training.backbone import check_start, load_model
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows, tokens = int(inference["batch_rows"]), int(inference["batch_tokens"])
     loaded = load_model(folder)
-    reference = None
-    if config["fit"] and not hasattr(loaded.model, "peft_config"):
+    model, reference = loaded.model, None
+    has_adapter = hasattr(model, "peft_config")
+    if not config["fit"] and has_adapter:
+        model = CausalLM(model, without_adapter=True)  # else a bot that nobody trained would be its own control
+    if config["fit"] and not has_adapter:
         before = build(config["backbone"], "backbone").load()
+        check_start(folder, before.model)
         reference = LocalTarget(
             before.model, before.tokenizer, name="base", device=device, batch_rows=rows, batch_tokens=tokens
         )
     return LocalTarget(
-        loaded.model,
+        model,
         loaded.tokenizer,
         name=name,
         device=device,
@@ -254,7 +273,7 @@ def measure(
 
 def measure_bot(
     experiment: Experiment,
-    settings: Any,
+    settings: UtilitySettings,
     target: Target,
     directory: RunDirectory,
     report: AuditReport,
@@ -266,7 +285,12 @@ def measure_bot(
     say(f"measuring the utility of {experiment.name}")
     started = time.perf_counter()
     utility = measure_utility(
-        target, experiment.split.nonmembers, experiment.corpus.database, settings, seed=experiment.seed
+        target,
+        experiment.split.nonmembers,
+        experiment.corpus.database,
+        settings,
+        seed=experiment.seed,
+        shorten=history_cutter(directory.model, settings.max_new_tokens),
     )
     if utility.rows:
         directory.write_records("utility", utility.rows, reveal=experiment.reveal)
@@ -280,6 +304,17 @@ def measure_bot(
     )
     directory.write_report(report)
     return report
+
+
+def history_cutter(folder: Path, max_new_tokens: int) -> Shorten | None:
+    """Return what cuts a history by the limit a bot was trained with, with room for its answer; None without a bot."""
+    if not folder.is_dir():
+        return None
+    from hushbot.training.model_folder import load_limit
+    from hushbot.training.packing import shorten_history
+
+    tokenizer, max_length = load_limit(folder)
+    return lambda lines: shorten_history(lines, tokenizer, max_length - max_new_tokens)
 
 
 def finish(experiment: Experiment, directory: RunDirectory, report: AuditReport) -> AuditReport:

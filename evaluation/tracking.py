@@ -5,6 +5,8 @@ database is asked with the predicted state and the previous predicted state, and
 continued from there. A state that was cut or cannot be read is None, which every score counts as wrong; for
 what follows it the bot goes on with its last readable state of the dialogue, as a deployed one would.
 
+A history that is too long loses its oldest lines where `shorten` says so, as it does in training.
+
 What voids it: a target that ignores the decoding it is given. A state cut exactly after a closing bracket
 cannot be told from a finished one; its missing domains count as missed.
 
@@ -15,7 +17,7 @@ dialogues.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hushbot.errors import AuditError
@@ -35,6 +37,9 @@ from hushbot.types import Decoding, Dialogue, DialogueState
 
 GREEDY = Decoding(temperature=0)
 
+Shorten = Callable[[tuple[str, ...]], tuple[str, ...]]
+"""Drops the oldest lines of a history that is too long for the bot; the last line stays."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedTurn:
@@ -52,6 +57,10 @@ class TrackedTurn:
     """The state the bot goes on with: the predicted one, or its last readable one."""
     before: DialogueState
     """The state it went on with in the previous turn."""
+    history: tuple[str, ...]
+    """The lines the bot read."""
+    is_truncated: bool = False
+    """Whether older lines were cut off."""
     database: str | None = None
     """What the database said to the state in use; None when responses were not asked for."""
     actions: str | None = None
@@ -73,31 +82,49 @@ def track(
     *,
     max_new_tokens: int,
     seed: int,
+    shorten: Shorten | None = None,
 ) -> tuple[TrackedTurn, ...]:
     """Run the bot end to end: states, database, actions and responses.
 
     Raises:
         AuditError: The target failed or gave fewer texts than it was asked for.
     """
-    turns = track_states(target, dialogues, max_new_tokens=max_new_tokens, seed=seed)
+    turns = track_states(target, dialogues, max_new_tokens=max_new_tokens, seed=seed, shorten=shorten)
     return track_responses(target, turns, database, max_new_tokens=max_new_tokens, seed=seed)
 
 
 def track_states(
-    target: Target, dialogues: Sequence[Dialogue], *, max_new_tokens: int, seed: int
+    target: Target,
+    dialogues: Sequence[Dialogue],
+    *,
+    max_new_tokens: int,
+    seed: int,
+    shorten: Shorten | None = None,
 ) -> tuple[TrackedTurn, ...]:
     """Let the bot read its state in every turn, dialogue by dialogue."""
-    prompts = [state_prompt(history_lines(dialogue, i)) for dialogue in dialogues for i in range(len(dialogue.turns))]
+    read = [[_history(dialogue, i, shorten) for i in range(len(dialogue.turns))] for dialogue in dialogues]
+    prompts = [state_prompt(history) for histories in read for history, _ in histories]
     texts = iter(_continue(target, prompts, max_new_tokens, seed))
     tracked: list[TrackedTurn] = []
-    for dialogue in dialogues:
+    for dialogue, histories in zip(dialogues, read, strict=True):
         before: DialogueState = frozenset()
-        for i in range(len(dialogue.turns)):
+        for i, (history, is_truncated) in enumerate(histories):
             text = next(texts)
             parsed = read_state(text)
             state = parsed.state if parsed.is_complete else None
             in_use = before if state is None else state
-            tracked.append(TrackedTurn(dialogue=dialogue, turn=i, text=text, state=state, in_use=in_use, before=before))
+            tracked.append(
+                TrackedTurn(
+                    dialogue=dialogue,
+                    turn=i,
+                    text=text,
+                    state=state,
+                    in_use=in_use,
+                    before=before,
+                    history=history,
+                    is_truncated=is_truncated,
+                )
+            )
             before = in_use
     return tuple(tracked)
 
@@ -118,10 +145,7 @@ def track_responses(
         for turn in answered
     ]
     prompts = [
-        state_prompt(history_lines(turn.dialogue, turn.turn))
-        + state_line(turn.in_use)
-        + database_line(found)
-        + ACTIONS_MARKER
+        state_prompt(turn.history) + state_line(turn.in_use) + database_line(found) + ACTIONS_MARKER
         for turn, found in zip(answered, lookups, strict=True)
     ]
     actions = _continue(target, prompts, max_new_tokens, seed)
@@ -136,7 +160,9 @@ def track_responses(
     return tuple(done.get((turn.dialogue.id, turn.turn), turn) for turn in turns)
 
 
-def gold_log_likelihood(target: Target, dialogues: Sequence[Dialogue]) -> list[tuple[float, int]]:
+def gold_log_likelihood(
+    target: Target, dialogues: Sequence[Dialogue], shorten: Shorten | None = None
+) -> list[tuple[float, int]]:
     """Return each dialogue's summed log-probability of its known gold states, and their number of tokens.
 
     Raises:
@@ -148,7 +174,7 @@ def gold_log_likelihood(target: Target, dialogues: Sequence[Dialogue]) -> list[t
         for i, turn in enumerate(dialogue.turns)
         if turn.state is not None
     ]
-    prompts = [state_prompt(history_lines(dialogues[d], i)) for d, i in known]
+    prompts = [state_prompt(_history(dialogues[d], i, shorten)[0]) for d, i in known]
     gold = [state_line(dialogues[d].turns[i].state or frozenset()) for d, i in known]
     scores = target.logprobs(prompts, gold) if known else []
     if len(scores) != len(known):
@@ -160,6 +186,13 @@ def gold_log_likelihood(target: Target, dialogues: Sequence[Dialogue]) -> list[t
             raise AuditError(f"dialogue {dialogues[d].id}, turn {i}: the gold state's log-probability is {total}")
         sums[d] = (sums[d][0] + total, sums[d][1] + len(score))
     return sums
+
+
+def _history(dialogue: Dialogue, turn: int, shorten: Shorten | None) -> tuple[tuple[str, ...], bool]:
+    """Return the lines a bot reads, and whether older ones were cut off."""
+    whole = history_lines(dialogue, turn)
+    kept = whole if shorten is None else shorten(whole)
+    return kept, len(kept) < len(whole)
 
 
 def _continue(target: Target, prompts: Sequence[str], max_new_tokens: int, seed: int) -> list[str]:

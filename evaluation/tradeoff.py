@@ -2,13 +2,20 @@
 
 Guarantees: every number keeps its interval and n; a number that was not measured stays empty, never zero; the
 aggregate of an arm over seeds is the mean of its runs, its interval spanning the runs' own intervals (so it is never
-narrower than what one run shows; the paired analysis over seeds is another table).
+narrower than what one run shows; the paired analysis over seeds is another table). Only runs of one arm on one corpus
+and sides of like size are aggregated; arms of one name that differ in these are told apart by name. Reports of
+`hushbot audit` repeat a bot that has its own run, or one without a recipe: they have rows and no part in an aggregate.
+
+What voids it: a report does not name the backbone and the settings of its run. Two runs of a group under one seed
+show that it mixes experiments, and its aggregate is then marked `mixed` and holds no number; other mixtures go
+unnoticed.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +27,10 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 """Okabe and Ito's palette, which readers with colour-blindness can tell apart."""
 ALL_SEEDS = "all"
+ALIKE = 0.1
+"""Sides whose sizes differ by no more than this part are of one experiment: seeds deal groups out differently."""
+AUDIT_NOTE = "utility was measured by run "
+"""How the report of an audited run says that it is one."""
 
 
 class Point(NamedTuple):
@@ -51,7 +62,7 @@ def control_of(name: str, attack: AttackResult) -> tuple[str, Estimate | None]:
 
     Non-members come first, since they answer the question "would everyone's state have been found?"; then the base.
     """
-    wanted = _headline_key(attack)
+    wanted = attack.headline.key or _headline_key(attack)
     for label in ("nonmembers", "base"):
         numbers = attack.control.get(label)
         found = numbers.get(wanted) if isinstance(numbers, Mapping) else None
@@ -61,7 +72,7 @@ def control_of(name: str, attack: AttackResult) -> tuple[str, Estimate | None]:
 
 
 def _headline_key(attack: AttackResult) -> str:
-    """Return the key under which the metrics hold the headline: the one with its very numbers.
+    """Return the key under which the metrics of an attack that does not say hold its headline, by its very numbers.
 
     Several scores may tie; the one that attacks judge by unless told otherwise then comes first.
     """
@@ -75,10 +86,59 @@ def _headline_key(attack: AttackResult) -> str:
 
 
 def rows_of(reports: Sequence[AuditReport]) -> list[ArmRow]:
-    """Return one row per run in the order given, then one per arm."""
-    runs = [ArmRow(arm_name(r), str(r.run.seed), r.status, dict(_numbers(r))) for r in reports]
-    arms = dict.fromkeys(row.arm for row in runs)
-    return runs + [_aggregate(arm, [row for row in runs if row.arm == arm]) for arm in arms]
+    """Return one row per run or audit in the order given, then one per arm over its runs."""
+    groups = _groups(reports)
+    names = _group_names(groups)
+    label = {id(report): name for name, group in zip(names, groups, strict=True) for report in group}
+    row = {id(r): ArmRow(label[id(r)], str(r.run.seed), r.status, dict(_numbers(r))) for r in reports}
+    return [row[id(report)] for report in reports] + [
+        _aggregate(name, [row[id(report)] for report in group])
+        for name, group in zip(names, groups, strict=True)
+        if not is_audit(group[0])
+    ]
+
+
+def is_audit(report: AuditReport) -> bool:
+    """Say whether a report is of `hushbot audit`: it says so, or has attacks though nothing was trained or measured."""
+    extra = (report.model_extra or {}) | (report.run.model_extra or {})
+    if extra.get("audited") or any(note.startswith(AUDIT_NOTE) for note in report.notes):
+        return True
+    return bool(report.attacks) and not report.utility and not report.run.seconds.keys() & {"train", "utility"}
+
+
+def _groups(reports: Sequence[AuditReport]) -> list[list[AuditReport]]:
+    """Put together what is of one arm, corpus and size, and audits apart from runs."""
+    groups: list[list[AuditReport]] = []
+    for report in reports:
+        group = next((group for group in groups if _is_alike(group[0], report)), None)
+        if group is None:
+            groups.append([report])
+        else:
+            group.append(report)
+    return groups
+
+
+def _is_alike(one: AuditReport, other: AuditReport) -> bool:
+    sizes = ((one.data.members, other.data.members), (one.data.nonmembers, other.data.nonmembers))
+    return (
+        arm_name(one) == arm_name(other)
+        and one.data.name == other.data.name
+        and is_audit(one) == is_audit(other)
+        and all(abs(a - b) <= ALIKE * max(a, b) for a, b in sizes)
+    )
+
+
+def _group_names(groups: Sequence[Sequence[AuditReport]]) -> list[str]:
+    """Return the arm's name where it is enough, else the name and what tells the group from its namesakes."""
+    kinds = Counter((arm_name(group[0]), is_audit(group[0])) for group in groups)
+    names = []
+    for first, *_ in groups:
+        data = first.data
+        details = ["audit"] if is_audit(first) else []
+        if kinds[arm_name(first), is_audit(first)] > 1:
+            details += [data.name, f"{data.members} members", f"{data.nonmembers} non-members"]
+        names.append(f"{arm_name(first)} ({', '.join(details)})" if details else arm_name(first))
+    return names
 
 
 def _numbers(report: AuditReport) -> Iterator[tuple[str, Point]]:
@@ -101,6 +161,8 @@ def _point(estimate: Estimate) -> Point:
 
 
 def _aggregate(arm: str, rows: Sequence[ArmRow]) -> ArmRow:
+    if len({row.seed for row in rows}) < len(rows):
+        return ArmRow(arm, ALL_SEEDS, "mixed", {})
     numbers = {}
     for column in dict.fromkeys(column for row in rows for column in row.numbers):
         points = [row.numbers[column] for row in rows if column in row.numbers]

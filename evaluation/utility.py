@@ -5,7 +5,8 @@ value None and says why in `method`, never 0; the protocol beside the numbers na
 where gold text was shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in
 `hushbot.evaluation.tracking`.
 
-What voids comparability with published numbers: BLEU is taken on plain (not delexicalised) text against the
+What voids comparability with published numbers: a history over the backbone's limit loses its oldest lines, as
+in training (`turns_truncated` in the protocol counts such turns); BLEU is taken on plain (not delexicalised) text against the
 corpus' one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own
 tokenizer, and lower is better for it alone.
 """
@@ -30,7 +31,14 @@ from hushbot.evaluation.state_scoring import (
     estimates,
     score_turns,
 )
-from hushbot.evaluation.tracking import TrackedTurn, gold_log_likelihood, track, track_responses, track_states
+from hushbot.evaluation.tracking import (
+    Shorten,
+    TrackedTurn,
+    gold_log_likelihood,
+    track,
+    track_responses,
+    track_states,
+)
 from hushbot.prompts import render_state
 from hushbot.protocols import Database, Target
 from hushbot.stats import Bootstrap, cluster_bootstrap
@@ -100,11 +108,21 @@ def measure_utility(
     settings: UtilitySettings | None = None,
     *,
     seed: int,
+    shorten: Shorten | None = None,
 ) -> UtilityResult:
-    """Run a bot over dialogues and measure its worth; a failing target gives no number, never a low one."""
+    """Run a bot over dialogues and measure its worth; a failing target gives no number, never a low one.
+
+    Args:
+        target: The bot.
+        dialogues: What it is measured on, or drawn from.
+        database: What it looks things up in.
+        settings: How to measure.
+        seed: Of the draw of dialogues and of the intervals.
+        shorten: Cuts a history that is too long as training did; None never cuts.
+    """
     settings = settings or UtilitySettings()
     chosen = _choose(dialogues, settings.max_dialogues, seed)
-    tracked, failures = _run(target, chosen, database, settings, seed)
+    tracked, failures = _run(target, chosen, database, settings, seed, shorten)
     by_dialogue: dict[str, list[DialogueState | None]] = {}
     for turn in tracked:
         by_dialogue.setdefault(turn.dialogue.id, []).append(turn.state)
@@ -115,10 +133,12 @@ def measure_utility(
         found["bleu"] = _not_measured(failures["responses"])
     else:
         found["bleu"] = bleu(tracked, seed=seed)
-    found["perplexity"] = _attempt_perplexity(target, chosen, seed)
+    found["perplexity"] = _attempt_perplexity(target, chosen, seed, shorten)
+    protocol = _protocol(settings, scores, database, offered=len(dialogues), used=len(chosen))
+    n_truncated = None if "states" in failures else sum(turn.is_truncated for turn in tracked)
     return UtilityResult(
         estimates=found,
-        protocol=_protocol(settings, scores, database, offered=len(dialogues), used=len(chosen)),
+        protocol={**protocol, "turns_truncated": n_truncated},
         rows=_rows(tracked, scores) if tracked else [],
     )
 
@@ -183,10 +203,11 @@ def _run(
     database: Database | None,
     settings: UtilitySettings,
     seed: int,
+    shorten: Shorten | None,
 ) -> tuple[tuple[TrackedTurn, ...], dict[str, str]]:
     """Run the bot as far as it goes; return its turns and, per stage that gave nothing, why."""
     try:
-        tracked = track_states(target, dialogues, max_new_tokens=settings.max_new_tokens, seed=seed)
+        tracked = track_states(target, dialogues, max_new_tokens=settings.max_new_tokens, seed=seed, shorten=shorten)
     except AuditError as error:
         return (), {"states": str(error), "responses": str(error)}
     if not settings.responses:
@@ -197,9 +218,9 @@ def _run(
         return tracked, {"responses": str(error)}
 
 
-def _attempt_perplexity(target: Target, dialogues: Sequence[Dialogue], seed: int) -> Estimate:
+def _attempt_perplexity(target: Target, dialogues: Sequence[Dialogue], seed: int, shorten: Shorten | None) -> Estimate:
     try:
-        return perplexity(gold_log_likelihood(target, dialogues), seed=seed)
+        return perplexity(gold_log_likelihood(target, dialogues, shorten), seed=seed)
     except AuditError as error:
         return _not_measured(str(error))
 

@@ -5,6 +5,8 @@ character of a value that is short (5 characters or fewer), holds a digit or an 
 (phone numbers, references, times, postcodes, mail addresses), or belongs to an identifier slot. Other values
 keep their first and last character: `p***t(9)`.
 
+The keys of a mapping inside a record are masked as well, except the names in `PLAIN_COLUMNS`.
+
 What voids it: a mask is not anonymisation. Length, first and last letter narrow a value down when the set of
 values is known (`yes` and `no` differ by length), so masked records are for reading an audit, not for
 publishing a corpus.
@@ -36,6 +38,7 @@ PLAIN_COLUMNS = frozenset([
 # fmt: on
 """Columns of a record that name things and identify nobody; every other text is masked."""
 
+_VALUE_COLUMNS = frozenset(["value", "values"])
 _SHOWN_FROM = 6
 
 
@@ -69,18 +72,31 @@ def mask_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _mask_cell(cell: Any, column: str) -> Any:
     if isinstance(cell, str):
-        return mask_value(cell) if column in ("value", "values") else mask_text(cell)
+        return mask_value(cell) if column in _VALUE_COLUMNS else mask_text(cell)
     if isinstance(cell, bytes):
         return mask_value(cell.decode("utf-8", errors="replace"))
     if isinstance(cell, SlotValue):
         return mask_state(frozenset({cell}))
     if isinstance(cell, dict):
-        return {key: _mask_cell(inner, str(key)) for key, inner in cell.items()}
+        return _mask_mapping(cell)
     if isinstance(cell, (set, frozenset)):
         return sorted((_mask_cell(inner, column) for inner in cell), key=str)
     if isinstance(cell, (list, tuple)):
         return [_mask_cell(inner, column) for inner in cell]
     return cell
+
+
+def _mask_mapping(cells: dict[Any, Any]) -> dict[Any, Any]:
+    """Mask keys like values, unless they are names of columns; keys of one mask are told apart by a number."""
+    masked: dict[Any, Any] = {}
+    for key, inner in cells.items():
+        shown = key if key in PLAIN_COLUMNS or key in _VALUE_COLUMNS else _mask_cell(key, "value")
+        name, n = shown, 1
+        while name in masked:
+            n += 1
+            name = f"{shown}#{n}"
+        masked[name] = _mask_cell(inner, str(key))
+    return masked
 
 
 def _is_code(value: str) -> bool:

@@ -140,7 +140,10 @@ def _state_parts(state: DialogueState) -> list[str]:
     parts = []
     for i, triplet in enumerate(triplets):
         if not (triplet.domain and triplet.slot and triplet.value):
-            raise DataError(f"{triplet!r} has an empty name or value, which no state text can hold")
+            raise DataError(  # without the value, which is somebody's
+                f"triplet {i + 1} of {len(triplets)}: domain, slot and value have {len(triplet.domain)}, "
+                f"{len(triplet.slot)} and {len(triplet.value)} characters; none may be empty in a state text"
+            )
         opens = i == 0 or triplets[i - 1].domain != triplet.domain
         closes = i + 1 == len(triplets) or triplets[i + 1].domain != triplet.domain
         if not opens and triplets[i - 1].slot == triplet.slot:

@@ -293,8 +293,10 @@ def config_sha256(config: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed version of Python and of every package a result depends on."""
-    found = {"python": platform.python_version()}
+    """Return the version of Python and of every package a result depends on, and torch's number of threads."""
+    import torch  # not at the top: reading a report needs none
+
+    found = {"python": platform.python_version(), "threads": str(torch.get_num_threads())}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)

@@ -200,6 +200,8 @@ class Headline(_Model):
 
     metric: str
     estimate: Estimate
+    key: str | None = None
+    """The headline's full key in `metrics` and in each control; None where an attack does not say."""
 
 
 class AttackResult(_Model):

@@ -99,6 +99,7 @@ def test_memorised_members_stand_out_under_every_score_with_the_right_sign() -> 
         assert estimate(result, f"{name}/delta_auc_over_blind").low > 0  # type: ignore[operator]
     assert (result.verdict, result.headline.metric) == ("leak", "tpr_at_1pct_fpr")
     assert result.headline.estimate == estimate(result, "dc_ppl/tpr_at_1pct_fpr")
+    assert result.headline.key == "dc_ppl/tpr_at_1pct_fpr"
     assert result.headline.estimate.low > 0.9  # type: ignore[operator]
     assert "pre-registered score: dc_ppl" in result.notes
 
@@ -169,6 +170,17 @@ def test_a_failing_target_is_inconclusive_and_never_zero() -> None:
     result = run(Bot(fails=True), make_split())
     assert (result.verdict, result.headline.estimate.value, result.metrics) == ("inconclusive", None, {})
     assert "a query to the target failed: the endpoint is down" in result.notes
+
+
+def test_scores_that_cannot_be_measured_are_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def auc(*_: object, **__: object) -> Estimate:
+        raise AuditError("a score is nan")
+
+    monkeypatch.setattr("hushbot.attacks.membership.auc", auc)
+    result = run(Bot(), make_split())
+    assert (result.verdict, result.headline.estimate.value, result.metrics) == ("inconclusive", None, {})
+    assert result.headline.key == "dc_ppl/tpr_at_1pct_fpr"
+    assert "the scores allow no measurement: a score is nan" in result.notes
 
 
 def test_a_failing_base_model_is_inconclusive_even_beside_a_leak() -> None:

@@ -33,6 +33,7 @@ def test_third_states_are_counted_apart() -> None:
     samples = [
         " None",
         "",
+        " ",
         " I have no idea",
         " Hotel(area=nor",
         " Hotel(area=north, stars=",
@@ -41,9 +42,9 @@ def test_third_states_are_counted_apart() -> None:
     ]
     candidates, counts = read_candidates(samples)
     assert counts == {
-        "samples": 7,
-        "parse_failures": 2,
-        "empty_states": 2,
+        "samples": 8,
+        "parse_failures": 4,
+        "empty_states": 1,
         "cut_states": 1,
         "format_errors": 1,
     }

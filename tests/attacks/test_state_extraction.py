@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hushbot.attacks.state_extraction import UntargetedExtraction, take_sides
+from hushbot.attacks.state_extraction import UntargetedExtraction
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.schema import Schema
@@ -77,7 +77,7 @@ def estimate(group: Any, name: str) -> Estimate:
 def test_a_bot_that_ranks_members_first_leaks_by_hand() -> None:
     result = attack(Script([*lines("member", 20), *lines("nobody", 60)]))
     assert result.verdict == "leak"
-    assert result.headline.metric == "state_precision@20"
+    assert (result.headline.metric, result.headline.key) == ("state_precision@20", f"{HEADLINE}@20")
     assert result.headline.estimate == estimate(result.metrics, f"{HEADLINE}@20")
     assert result.headline.estimate.value == 1
     assert estimate(result.metrics, HEADLINE).value == 20 / 80
@@ -183,20 +183,47 @@ def test_without_one_side_there_is_no_verdict(side: str) -> None:
     assert result.verdict == "inconclusive"
     assert result.control["nonmembers"] is None
     assert result.control["randomisation_p"] is None
+    assert result.headline.estimate.value is None  # there is nothing to compare it with
+    assert {row["is_member_hit"] for row in result.rows} == {None}
 
 
 def test_uneven_sides_are_compared_on_equal_shares_and_said_so() -> None:
     split = replace(SPLIT, nonmembers=SPLIT.nonmembers[:10])
-    sides = take_sides(split, seed=5)
-    assert sides.n_equal == 10
-    assert len(sides.members.owners) == 30
-    assert len(sides.equal_members.owners) == len(sides.equal_nonmembers.owners) == 10
-    backwards = take_sides(replace(split, members=split.members[::-1]), seed=5)
-    assert backwards.equal_members == sides.equal_members
-    result = attack(Script(lines("member", 30)), split)
+    result = attack(Script(lines("member", 30), reference=Script(lines("member", 30))), split)
     assert any(note.startswith("30 members and 10 non-members") for note in result.notes)
-    assert estimate(result.metrics, HEADLINE).value == 1  # what leaked is counted against all members
+    # Headline, both controls and the rows all count ten of each side; the other members stand by themselves.
+    assert estimate(result.metrics, HEADLINE).value == pytest.approx(1 / 3)
+    assert estimate(result.control["base"], HEADLINE).value == pytest.approx(1 / 3)
     assert estimate(result.control["difference"], "vanilla/none/state_precision").value == pytest.approx(1 / 3)
+    assert sum(row["is_member_hit"] for row in result.rows) == 10
+    assert result.headline.estimate == result.metrics["vanilla/dc_ppl/state_precision@20"]
+    assert estimate(result.metrics, f"members_all/{HEADLINE}").value == 1
+    assert result.metrics["members_all/vanilla/dc_ppl/states@20"] == 20
+
+
+def test_a_bot_that_knows_everyone_alike_shows_no_leak_on_uneven_sides() -> None:
+    # Every known state is somebody's, thirty members' and ten others'; against all members it would look like a leak.
+    split = replace(SPLIT, nonmembers=SPLIT.nonmembers[:10])
+    result = attack(Script([*lines("member", 30), *lines("other", 10)]), split, k=40)
+    assert result.headline.estimate.value == estimate(result.control["nonmembers"], f"{HEADLINE}@40").value == 0.25
+    assert result.verdict == "no_leak_detected"
+
+
+def test_more_nonmembers_than_members_leave_no_members_apart() -> None:
+    result = attack(Script(lines("member", 30)), replace(SPLIT, members=SPLIT.members[:10]))
+    assert not any(key.startswith("members_all/") for key in result.metrics)
+    assert not any(key.startswith("members_all/") for key in attack(Script(lines("member", 30))).metrics)
+
+
+def test_twenty_dialogues_of_one_group_are_no_leak() -> None:
+    # All twenty have one goal, so the split could only ever put all of them on one side.
+    related = tuple(replace(member, goal={"hotel": "any"}) for member in SPLIT.members[:20])
+    split = replace(SPLIT, members=(*related, *SPLIT.members[20:]))
+    result = attack(Script(lines("member", 20)), split)
+    assert estimate(result.control["difference"], f"{HEADLINE}@20").value == 1
+    assert result.control["randomisation_p"] == pytest.approx(0.5, abs=0.05)
+    assert result.verdict == "no_leak_detected"
+    assert attack(Script(lines("member", 20))).verdict == "leak"
 
 
 def test_rows_say_of_each_candidate_whose_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ def dialogue(id: str, *states: DialogueState | None) -> Dialogue:
 def value_of(metric: Metric) -> float | None:
     assert isinstance(metric, Estimate)
     return metric.value
+
+
+def singles(sides: Iterable[str], n: int) -> list[frozenset[str]]:
+    """Return n dialogues on each side, none of which hangs together with another."""
+    return [frozenset({f"{side}{i}"}) for side in sides for i in range(n)]
 
 
 ANNA = dialogue("anna", state(area="north"), state(area="north", stars="4"), None, state(name="acorn"))
@@ -94,7 +100,8 @@ def test_precision_carries_an_exact_interval() -> None:
     metric = extraction_metrics([state(area="mars")], TRUTH, suffix="@100")["state_precision@100"]
     assert isinstance(metric, Estimate)
     # 0 of 1: the upper bound u solves (1 - u) = 0.025.
-    assert (metric.value, metric.low, metric.n, metric.method) == (0, 0, 1, "clopper_pearson")
+    assert (metric.value, metric.low, metric.n) == (0, 0, 1)
+    assert metric.method == "clopper_pearson over candidates, dialogues taken as given"
     assert metric.high == pytest.approx(0.975)
 
 
@@ -142,7 +149,7 @@ def test_paired_difference_by_hand() -> None:
 def test_one_lucky_dialogue_is_no_evidence_however_many_candidates_are_parts_of_it() -> None:
     nobody: frozenset[str] = frozenset()
     # The only dialogue that holds anything falls to the members in half of all deals.
-    p = randomisation_p([frozenset({"m0"})] * 50, [nobody] * 50, 20, seed=0)
+    p = randomisation_p([frozenset({"m0"})] * 50, [nobody] * 50, singles("mn", 20), n_members=20, seed=0)
     assert p == pytest.approx(0.5, abs=0.05)
     difference = paired_differences([3] * 50, [True] * 50, [False] * 50)["state_precision"]
     assert difference.low is not None
@@ -153,7 +160,7 @@ def test_randomisation_p_equals_the_share_of_all_deals() -> None:
     # Four people, one candidate each, members hold both of theirs. Of the C(4, 2) = 6 deals only the real one
     # gives members both m0 and m1; n0 and n1 hold nothing.
     holders = [frozenset({"m0"}), frozenset({"m1"})]
-    p = randomisation_p(holders, [frozenset(), frozenset()], 2, seed=1, n_draws=6000)
+    p = randomisation_p(holders, [frozenset(), frozenset()], singles("mn", 2), n_members=2, seed=1, n_draws=6000)
     assert p == pytest.approx(1 / math.comb(4, 2), abs=0.02)
 
 
@@ -168,7 +175,8 @@ def test_bots_that_know_nothing_of_the_split_are_accused_no_more_often_than_the_
         p = randomisation_p(
             [holders & members for holders in known],
             [holders - members for holders in known],
-            20,
+            singles([""], 40),
+            n_members=20,
             seed=trial,
             n_draws=200,
         )
@@ -179,8 +187,66 @@ def test_bots_that_know_nothing_of_the_split_are_accused_no_more_often_than_the_
 
 def test_a_state_that_both_sides_hold_is_no_evidence() -> None:
     both = [frozenset({"m0", "n0"})]
-    assert randomisation_p([frozenset({"m0"})], [frozenset({"n0"})], 10, seed=0) > 0.5
+    p = randomisation_p([frozenset({"m0"})], [frozenset({"n0"})], singles("mn", 10), n_members=10, seed=0)
+    assert p > 0.5
     assert paired_differences([2], [bool(both)], [bool(both)])["state_precision"].value == 0
+
+
+def test_dialogues_that_stay_together_are_dealt_together() -> None:
+    # Five members hang together and each holds one candidate: as one group all five fall to the members in half of
+    # all deals, one by one in C(15, 5) / C(20, 10) of them.
+    holders, nobody = [frozenset({f"m{i}"}) for i in range(5)], [frozenset[str]()] * 5
+    alone = singles("mn", 10)
+    together = [frozenset(f"m{i}" for i in range(5)), *alone[5:]]
+    p = randomisation_p(holders, nobody, alone, n_members=10, seed=0, n_draws=4000)
+    assert p == pytest.approx(math.comb(15, 5) / math.comb(20, 10), abs=0.01)
+    p = randomisation_p(holders, nobody, together, n_members=10, seed=0, n_draws=4000)
+    assert p == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_bot_that_knows_whole_groups_is_accused_no_more_often_than_the_test_allows() -> None:
+    # The bot knows three groups of four by heart, among ten. All three fall to one side of five groups in
+    # C(7, 2) / C(10, 5) = 1/12 of all splits: too often to be an accusation, though twelve dialogues alone would be.
+    groups = [frozenset(f"{group}.{i}" for i in range(4)) for group in range(10)]
+    members = frozenset[str]().union(*groups[:5])
+    known = [frozenset({name}) for group in groups[:3] for name in group]
+    p = randomisation_p(
+        [holders & members for holders in known],
+        [holders - members for holders in known],
+        groups,
+        n_members=20,
+        seed=0,
+        n_draws=4000,
+    )
+    assert p == pytest.approx(math.comb(7, 2) / math.comb(10, 5), abs=0.02)
+
+
+def test_groups_that_do_not_fit_are_dealt_as_nearly_as_they_can() -> None:
+    # Sides of two dialogues, groups of three and one: the three overshoot either side, the one fills the other.
+    groups = [frozenset({"a", "b", "c"}), frozenset({"d"})]
+    p = randomisation_p([frozenset({"a"})], [frozenset()], groups, n_members=2, seed=0)
+    assert p == pytest.approx(0.5, abs=0.05)
+
+
+def test_equal_groups_have_equal_chances_whatever_their_place() -> None:
+    # Five pairs on sides of five: four pairs fill what they can, the fifth overshoots one side.
+    groups = [frozenset({f"{i}a", f"{i}b"}) for i in range(5)]
+    for i in range(5):
+        p = randomisation_p([frozenset({f"{i}a"})], [frozenset()], groups, n_members=5, seed=i)
+        assert p == pytest.approx(0.5, abs=0.05)
+    # Of 4 and 6 places, members get two pairs of the five in every deal.
+    for i in range(5):
+        p = randomisation_p([frozenset({f"{i}a"})], [frozenset()], groups, n_members=4, seed=i)
+        assert p == pytest.approx(2 / 5, abs=0.05)
+    groups = [frozenset({f"{i}a", f"{i}b", f"{i}c"}) for i in range(7)]
+    for i in range(7):  # of 10 and 11 places, members get three of the seven
+        p = randomisation_p([frozenset({f"{i}a"})], [frozenset()], groups, n_members=10, seed=i)
+        assert p == pytest.approx(3 / 7, abs=0.05)
+
+
+def test_a_holder_outside_the_groups_is_refused() -> None:
+    with pytest.raises(ValueError, match="such as m9"):
+        randomisation_p([frozenset({"m9"})], [frozenset()], singles("mn", 2), n_members=2, seed=0)
 
 
 @pytest.mark.shared

@@ -112,3 +112,17 @@ def test_a_target_that_drops_answers_is_an_error() -> None:
 
     with pytest.raises(AuditError, match="answered 2 of 3"):
         score(Dropping(HOTEL), [PREFIX], [" Hotel(area=north)"])
+
+
+def test_a_perplexity_beyond_the_range_of_numbers_is_an_error() -> None:
+    class Appalled(Scripted):
+        def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[torch.Tensor]:
+            return [torch.tensor([-self.cost], dtype=torch.float64) for _ in prompts]
+
+        cost = 709.0
+
+    target = Appalled({})
+    assert np.isfinite(score(target, [PREFIX], [" x"])["c_ppl"]).all()
+    target.cost = 710.0
+    with pytest.raises(AuditError, match="a loss of 710 per token has no finite perplexity"):
+        score(target, [PREFIX], [" x"])

@@ -22,6 +22,8 @@ from hushbot.training.backbone import (
     LoraSettings,
     SmolLM2Backbone,
     TinyBackbone,
+    base_fingerprint,
+    check_start,
     load_model,
     save_model,
     weights_sha256,
@@ -302,3 +304,20 @@ def test_smollm2_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     config = json.loads((tmp_path / "model/adapter_config.json").read_text())
     assert Path(config["base_model_name_or_path"]).is_dir()
     assert torch.equal(logits(load_model(tmp_path / "model").model), logits(loaded.model))
+
+
+def test_a_bot_knows_what_it_was_trained_from(tmp_path: Path) -> None:
+    loaded = backbone(write_model(tmp_path / "base")).load()
+    started_from = base_fingerprint(loaded.model)
+    train_a_little(loaded.model)
+    save_model(loaded.model, loaded.tokenizer, tmp_path / "model", started_from=started_from)
+    save_model(loaded.model, loaded.tokenizer, tmp_path / "unknown")
+    before = backbone(tmp_path / "base").load().model
+    check_start(tmp_path / "model", before)
+    with pytest.raises(DataError, match="not known to be, the one that this bot was trained from"):
+        check_start(tmp_path / "unknown", before)
+    other = backbone(write_model(tmp_path / "base", seed=9)).load().model
+    with pytest.raises(DataError, match="the backbone is not"):
+        check_start(tmp_path / "model", other)
+    # The bot itself is as it was: only its control is another one.
+    assert weights_sha256(tmp_path / "model") == weights_sha256(tmp_path / "unknown")

@@ -56,6 +56,23 @@ def test_an_audit_is_named_after_the_bot_and_the_attacks_wherever_it_lies() -> N
     assert audit.out_path(config | {"out": "here"}) == Path("here")
 
 
+def test_the_audit_of_a_folder_that_was_trained_again_is_another_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths: list[Path] = []
+
+    def note(config: Any, audited: Any, path: Path, trust: Any) -> AuditReport:
+        paths.append(path)
+        raise AuditError("far enough")
+
+    monkeypatch.setattr(audit, "attack", note)
+    for content in (b"first", b"first", b"trained again"):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(AuditError, match="far enough"):
+            audit.main(["target=hf", f"model={tmp_path}"])
+    assert paths[0] == paths[1] != paths[2]
+
+
 # the cells of a comparison
 
 

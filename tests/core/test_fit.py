@@ -28,7 +28,7 @@ from hushbot.training.callbacks import BestWeights, LastCheckpoint
 from hushbot.training.data import DialogueData, Packer
 from hushbot.training.fit import FitResult, TrainerSettings, fit
 from hushbot.training.module import TaskBot
-from hushbot.training.packing import PackedDialogue, loss_sum
+from hushbot.training.packing import PackedDialogue, loss_sum, unpack_rows
 from hushbot.training.stack import RecipeStack
 from hushbot.types import AuditSplit, Dialogue, Turn
 
@@ -61,6 +61,7 @@ def train(
         stack: RecipeStack | None = None,
         model: nn.Module | None = None,
         seed: int = 0,
+        max_length: int = 1024,
     ) -> tuple[dict[str, Tensor], FitResult]:
         trained = model if model is not None else make_small_model()
         result = fit(
@@ -70,7 +71,7 @@ def train(
             split=split,
             schema=Schema(()),
             settings=settings,
-            max_length=1024,
+            max_length=max_length,
             checkpoint_dir=tmp_path / folder / "checkpoints",
             seed=seed,
         )
@@ -143,6 +144,17 @@ def test_same_seed_same_bits_other_seed_other_bits(train: Train) -> None:
 def test_nonmembers_change_nothing(train: Train, few_dialogues: AuditSplit) -> None:
     unusable = (Dialogue("secret", (Turn("hi", None, response=None),)),)
     assert are_equal(train()[0], train(split=replace(few_dialogues, nonmembers=unusable, controls=unusable))[0])
+
+
+def test_examples_that_lost_history_are_counted(train: Train, few_dialogues: AuditSplit, small_tokenizer: Any) -> None:
+    examples = [list(TurnLevel().examples(dialogue)) for dialogue in few_dialogues.members]
+    rows = [row for one in examples for row in unpack_rows(one, small_tokenizer, max_length=1024)]
+    longest = max(len(row.input_ids) for row in rows)
+    limit = longest - 1
+    expected = sum(len(row.input_ids) > limit for row in rows)
+    for settings in (replace(SETTINGS, max_epochs=0), replace(SETTINGS, max_epochs=1)):
+        assert train(settings, max_length=longest)[1].n_truncated == 0
+        assert train(settings, max_length=limit, folder="b")[1].n_truncated == expected > 0
 
 
 def test_no_epochs_trains_nothing(train: Train, make_small_model: Callable[[], nn.Module]) -> None:

@@ -636,3 +636,16 @@ def test_importing_the_package_imports_no_torch() -> None:
         hushbot.targets.Nothing  # noqa: B018
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_a_continuation_without_tokens_is_told_without_its_text(
+    table_target: LocalTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hushbot.targets.local.encode_with_spans", lambda tokenizer, text: ([], []))
+    with pytest.raises(AuditError, match=r"pair 0: .* a continuation of 6 characters") as caught:
+        table_target.logprobs(["a"], ["secret"])
+    assert "secret" not in str(caught.value)
+
+
+def test_a_target_says_where_it_runs(table_target: LocalTarget) -> None:
+    assert table_target.device == next(table_target.causal_lm.outer.parameters()).device.type

@@ -78,7 +78,7 @@ def test_a_row_is_masked_but_for_numbers_and_naming_columns() -> None:
         "value": "pizza hut",
         "unheard_of_column": "pizza",
         "states": ["Restaurant(name=pizza hut)"],
-        "nested": {"phone": "01223351880", "count": 2},
+        "nested": {"turn": "01223351880", "value": "pizza hut", "pizza": 1, "kebab": 2, "01223351880": 3},
         "triplets": frozenset({SlotValue("taxi", "phone", "07000000000")}),
         "raw": b"secret reference",
         "nothing": None,
@@ -93,7 +93,7 @@ def test_a_row_is_masked_but_for_numbers_and_naming_columns() -> None:
         "value": "p***t(9)",
         "unheard_of_column": "***(5)",
         "states": ["Restaurant(name=p***t\\(9\\))"],
-        "nested": {"phone": "***(11)", "count": 2},
+        "nested": {"turn": "***(11)", "value": "p***t(9)", "***(5)": 1, "***(5)#2": 2, "***(11)": 3},
         "triplets": ["Taxi(phone=***\\(11\\))"],
         "raw": "s***e(16)",
         "nothing": None,
@@ -112,3 +112,11 @@ def test_a_short_value_never_shows(value: str) -> None:
 def test_whatever_stands_around_a_value_it_does_not_survive(before: str, after: str) -> None:
     assert "secretive" not in mask_text(f"{before} Hotel(name=secretive) {after}")
     assert "secretive" not in mask_text(f"{before}secretive{after}")
+
+
+def test_masked_keys_never_merge() -> None:
+    cell = {"pizza": 1, "***(5)#2": 2, "kebab": 3, b"0122335": 4, 5: 6}
+    masked = mask_row({"counts": cell})["counts"]
+    assert list(masked.values()) == [1, 2, 3, 4, 6]
+    assert len(set(masked)) == len(cell)
+    assert not {"pizza", "kebab", b"0122335"} & set(masked)

@@ -530,3 +530,10 @@ def test_raw_and_tokenised_releases_agree(real: dict[str, Corpus], shared_dir: P
     assert sorted(d.id for d, _ in both) == ["PMUL1635", "SNG0073"]
     for one, other in both:
         assert [turn.state for turn in one.turns] == [turn.state for turn in other.turns]
+
+
+def test_a_malformed_act_is_a_note_that_quotes_nothing(tmp_path: Path) -> None:
+    log = [user(), system() | {"dialog_act": {"Hotel-Inform": [["Phone", ["01223351880"]]]}}]
+    corpus = load_multiwoz(write(tmp_path / "x.json", {"d": {"log": log}}))
+    assert [note for note in corpus.notes if "ignored" in note] == ["dialog_act ignored, it is malformed (1): d turn 1"]
+    assert "01223351880" not in "".join(corpus.notes)

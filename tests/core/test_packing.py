@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from hushbot.errors import ConfigError, DataError
 from hushbot.prompts import database_line, text_line
 from hushbot.tokens import encode, start_token
-from hushbot.training.packing import PackedDialogue, Row, loss_sum, pack, unpack_rows
+from hushbot.training.packing import PackedDialogue, Row, loss_sum, pack, shorten_history, unpack_rows
 from hushbot.training.prefix_attention import NAME, Branch, PrefixLayout, verify
 from hushbot.types import Example, Segment
 
@@ -365,3 +366,56 @@ def test_a_sliding_window_shorter_than_the_dialogue_is_refused(tokenizer: Any) -
     packed = pack(turn_examples(HAND_MADE), tokenizer, max_length=1000)
     with pytest.raises(ConfigError, match=r"sliding window of 16 tokens.*backbone\.max_length"):
         loss_sum(MistralForCausalLM(config), packed)
+
+
+def test_checking_a_model_leaves_its_attention_as_it_was(make_small_model: Callable[[], Any]) -> None:
+    model = make_small_model()
+    before = model.config._attn_implementation
+    verify(model)
+    assert model.config._attn_implementation == before != NAME
+
+
+def test_an_example_without_a_loss_is_no_trunk() -> None:
+    """The longest history teaches nothing here: what is packed must not hang on it."""
+    idle = Example("d", (*two_examples()[-1].segments[:1], Segment("much longer\n", False), Segment("", True)))
+    examples = [idle, two_examples()[0]]
+    assert loss_positions(pack(examples, Letters(), max_length=100)) == loss_positions(
+        pack(examples[1:], Letters(), max_length=100)
+    )
+    assert pack(examples, Letters(), max_length=100).layout.branches == ()
+
+
+def test_a_segment_that_ends_inside_a_line_is_told_without_the_line() -> None:
+    broken = Example("d", (Segment("my secret ", False), Segment("word\n", True)))
+    with pytest.raises(DataError, match="a segment ends inside a line of example 0") as caught:
+        pack([broken], Letters(), max_length=100)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spare", range(0, 90, 7))
+def test_a_history_in_use_is_cut_as_in_training(spare: int, tokenizer: Any) -> None:
+    """A state of no tokens leaves the two rules nothing to differ in."""
+    lines = ("User: one\n", "System: two two\n", "User: three\n", "System: four\n", "User: five\n")
+    whole = 1 + len(encode(tokenizer, "".join(lines) + "Belief State:"))
+    kept = shorten_history(lines, tokenizer, whole - spare)
+    n = next(
+        (
+            n
+            for n in range(len(lines))
+            if 1 + len(encode(tokenizer, "".join(lines[n:]) + "Belief State:")) <= whole - spare
+        ),
+        len(lines) - 1,
+    )
+    assert kept == lines[n:]
+    segments = [Segment(line, False) for line in (*lines, "Belief State:")]
+    answer = Segment(" None\n", True)
+    limit = whole - spare + len(encode(tokenizer, " None\n"))
+    example = Example("d", (*segments, answer))
+    fits = 1 + len(encode(tokenizer, lines[-1] + "Belief State:")) <= whole - spare
+    if fits:
+        (row,) = unpack_rows([example], tokenizer, max_length=limit)
+        assert row.input_ids[1:] == encode(tokenizer, "".join(kept) + "Belief State: None\n")
+
+
+def test_the_last_line_stays_whatever_the_limit(tokenizer: Any) -> None:
+    assert shorten_history(("User: a\n", "User: b\n"), tokenizer, -5) == ("User: b\n",)

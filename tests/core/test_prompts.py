@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hushbot import prompts
 from hushbot.errors import DataError, StateParseError
+from hushbot.prompts import render_state
 from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
 
 AWKWARD = st.text(
@@ -146,3 +147,10 @@ def test_case_generated_texts(shared_dir: Path) -> None:
         parsed = prompts.read_state(entry["text"])
         expected = None if entry["expected"] is None else as_state(entry["expected"])
         assert (parsed.state, parsed.is_complete) == (expected, entry["complete"]), entry["text"]
+
+
+@pytest.mark.parametrize("triplet", [SlotValue("hotel", "", "acorn house"), SlotValue("", "name", "acorn house")])
+def test_an_empty_name_is_told_without_the_value(triplet: SlotValue) -> None:
+    with pytest.raises(DataError, match=r"triplet 1 of 1: .* and 11 characters; none may be empty") as caught:
+        render_state(frozenset({triplet}))
+    assert "acorn" not in str(caught.value)

@@ -12,6 +12,7 @@ import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -302,4 +303,5 @@ def test_the_hash_depends_on_content_not_on_order() -> None:
 def test_versions_name_what_a_result_depends_on() -> None:
     found = versions()
     assert {"python", "hushbot", "torch", "transformers"} <= set(found)
+    assert found["threads"] == str(torch.get_num_threads())
     assert found["python"] == ".".join(str(part) for part in sys.version_info[:3])

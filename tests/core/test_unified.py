@@ -113,7 +113,7 @@ def test_spans_are_those_of_non_categorical_acts_of_both_speakers(tmp_path: Path
 def test_unusable_acts_are_a_note(tmp_path: Path, acts: Any) -> None:
     corpus = load(tmp_path, dialogue(user(), system(dialogue_acts=acts or "x")))
     assert corpus.dialogues[0].turns[0].actions == ""
-    assert corpus.notes[0].startswith("dialogue_acts ignored")
+    assert corpus.notes[0] == "dialogue_acts ignored, they are malformed (1): toy-train-0 user turn 0"
 
 
 def test_folders_archives_and_files_read_the_same(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hushbot.schema import Schema
 from hushbot.training.model_folder import tiny_dir, weights_sha256
 from hushbot.types import AuditSplit, Estimate
 
+SOUND = "abc"
 INFERENCE = {"batch_rows": 4, "batch_tokens": 4096}
 CONFIG = {"recipe": {"turn_level": {"_target_": "hushbot.recipes.turn_level.TurnLevel"}}, "fit": True}
 
@@ -43,7 +44,7 @@ def finished(experiment: suite.Experiment, tmp_path: Path) -> RunDirectory:
     """Return a run that says it has trained a bot; there is a model folder with nothing in it."""
     with suite.open_run(experiment, tmp_path / "run") as directory:
         report = suite.start_report(experiment, directory)
-        run = report.run.model_copy(update={"weights_sha256": "abc", "tokens_trained": 99})
+        run = report.run.model_copy(update={"weights_sha256": SOUND, "tokens_trained": 99})
         utility = {"joint_goal_accuracy": Estimate(value=0.5, low=0.4, high=0.6, n=3)}
         directory.write_report(report.model_copy(update={"status": "complete", "run": run, "utility": utility}))
         directory.model.mkdir()
@@ -60,7 +61,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch, stranger: Target) -> list[dict[str
         return stranger
 
     monkeypatch.setattr(audited, "target_of", load)
-    monkeypatch.setattr(audited, "weights_sha256", lambda _: "of the folder")
+    monkeypatch.setattr(stranger, "device", "cpu", raising=False)
+    monkeypatch.setattr(audited, "weights_sha256", lambda _: SOUND)
     return asked
 
 
@@ -70,7 +72,7 @@ def test_a_run_hands_on_its_bot_and_what_is_known_of_it(
     target, update = audited.load_run_target(finished, experiment, INFERENCE)
     assert target is stranger  # turn_level guards nothing
     assert no_model == [{"config": CONFIG, "folder": finished.model, "inference": INFERENCE, "name": "turn_level"}]
-    assert update["run"] == {"weights_sha256": "of the folder", "tokens_trained": 99}
+    assert update["run"] == {"weights_sha256": SOUND, "tokens_trained": 99, "device": "cpu"}
     assert update["utility"]["joint_goal_accuracy"].value == 0.5
     assert update["recipe"].stack == ["turn_level"]
     assert update["notes"][-1].endswith(finished.read_report().run.id)
@@ -116,4 +118,32 @@ def test_a_directory_without_a_bot_says_so(
 def test_a_model_folder_is_named_by_its_weights() -> None:
     target, update = audited.load_model_target(str(tiny_dir()), None, INFERENCE)
     assert isinstance(target, Target)
-    assert update == {"run": {"weights_sha256": weights_sha256(tiny_dir())}}
+    assert update == {"run": {"weights_sha256": weights_sha256(tiny_dir()), "device": target.device}}
+
+
+def test_a_bot_that_was_trained_anew_is_refused_before_it_is_loaded(
+    finished: RunDirectory,
+    experiment: suite.Experiment,
+    no_model: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audited, "weights_sha256", lambda _: "another")
+    with pytest.raises(DataError, match="have the hash another, the run's report says abc"):
+        audited.load_run_target(finished, experiment, INFERENCE)
+    assert no_model == []
+
+
+def test_an_audit_is_of_weights_and_not_of_a_path(tmp_path: Path) -> None:
+    model, adapter = tmp_path / "model", tmp_path / "adapter"
+    for folder in (model, adapter):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"first")
+    before = audited.weights_of(str(model), str(adapter))
+    assert before == {"model": weights_sha256(model), "adapter": weights_sha256(adapter), "base": None}
+    (adapter / "model.safetensors").write_bytes(b"trained again")
+    after = audited.weights_of(str(model), str(adapter))
+    assert after["adapter"] != before["adapter"]
+    assert after["model"] == before["model"]
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}), encoding="utf-8")
+    assert audited.weights_of(str(adapter), None)["base"] == weights_sha256(model)
+    assert audited.weights_of("someone/on-the-hub", None) == {"model": None, "adapter": None, "base": None}

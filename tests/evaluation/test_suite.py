@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from hushbot.composition import compose
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
 from hushbot.errors import AuditError, ConfigError, DataError
@@ -96,6 +98,7 @@ def test_first_report_says_what_was_used(make_experiment: MakeExperiment, tmp_pa
     assert (report.data.members, report.data.nonmembers, report.data.calibration, report.data.controls) == (4, 3, 0, 1)
     assert report.data.turns == sum(len(dialogue.turns) for dialogue in experiment.corpus.dialogues)
     assert report.recipe.stack == ["turn_level"]
+    assert report.run.data_sha256 == experiment.manifest["data_sha256"]
     assert report.run.seed == 7
     assert report.run.id.startswith("turn_level-s7-")
     assert report.notes == ["one dialogue was mended", "a group was broken up"]
@@ -251,3 +254,54 @@ def test_utility_is_measured_on_nonmembers_once(
     records = pd.read_parquet(tmp_path / "records" / "utility.parquet")
     assert set(records["dialogue_id"]) <= nonmembers
     assert records["dialogue_id"].nunique() == 2
+
+
+def say_nothing(_: str) -> None:
+    """Swallow a line of progress."""
+
+
+def tiny_config(*overrides: str) -> dict[str, Any]:
+    return compose("train", ["trainer.accelerator=cpu", "trainer.progress_bar=false", *overrides])
+
+
+def fitted(experiment: suite.Experiment, path: Path) -> tuple[Any, AuditReport]:
+    with suite.open_run(experiment, path) as directory:
+        report = suite.start_report(experiment, directory)
+        return suite.fit_bot(experiment, experiment.config, directory, report, say_nothing)
+
+
+def test_a_trained_bot_is_controlled_by_what_it_was_trained_from(
+    make_experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("trainer.max_epochs=0", "backbone.max_length=200", "trainer.num_threads=1")
+    target, report = fitted(make_experiment({}, config=config), tmp_path / "run")
+    assert target.reference.name == "base"
+    assert report.run.device == target.device
+    assert report.run.versions["threads"] == "1"
+    assert report == on_disk(tmp_path / "run")
+    folder = tmp_path / "run" / "model"
+    record = json.loads((folder / "hushbot_backbone.json").read_text(encoding="utf-8"))
+    (folder / "hushbot_backbone.json").write_text(json.dumps(record | {"started_from": "other"}), encoding="utf-8")
+    with pytest.raises(DataError, match="trained from"):
+        suite.target_of(config, folder, config["inference"], name="turn_level")
+
+
+def test_an_untrained_adapter_is_nobodys_control(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    config = tiny_config("recipe=base", "+backbone.lora._target_=hushbot.training.backbone.LoraSettings")
+    assert config["fit"] is False
+    target, _ = fitted(make_experiment({}, config=config), tmp_path / "run")
+    assert target.reference is None
+    assert (tmp_path / "run" / "model" / "adapter_config.json").is_file()
+
+
+def test_lost_history_is_noted(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    config = tiny_config("trainer.max_epochs=0", "backbone.max_length=120")
+    experiment = make_experiment({}, config=config)
+    _, report = fitted(experiment, tmp_path / "run")
+    lost = [note for note in report.notes if "lost their oldest history" in note]
+    assert len(lost) == 1
+    assert int(lost[0].split()[0]) > 0
+    shorten = suite.history_cutter(tmp_path / "run" / "model", 100)
+    assert shorten is not None
+    assert shorten(("User: " + "a long story " * 9 + "\n", "User: b\n")) == ("User: b\n",)
+    assert suite.history_cutter(tmp_path / "nothing", 100) is None

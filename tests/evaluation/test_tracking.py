@@ -171,3 +171,35 @@ def test_without_a_database_the_recorded_result_is_shown() -> None:
     (turn,) = track(Listener(), [dialogue], None, max_new_tokens=5, seed=0)
     assert turn.database == "taxi 1 found, x"
     assert any("Database: taxi 1 found, x\n" in prompt for prompt in seen)
+
+
+def last_two(lines: tuple[str, ...]) -> tuple[str, ...]:
+    return lines[-2:]
+
+
+def test_a_history_that_is_too_long_is_cut_in_every_stage() -> None:
+    bot = Scripted(by_marker([" None"] * 4))
+    turns = track(bot, [STAY, OTHER], None, max_new_tokens=9, seed=0, shorten=last_two)
+    short = "System: How many stars?\nUser: four\nBelief State:"
+    states, actions, responses = bot.asked
+    assert states[1] == short
+    assert actions[1].startswith(f"{short} None\n")
+    assert responses[1].startswith(f"{short} None\n")
+    assert [turn.is_truncated for turn in turns] == [False, True, True, False]
+    assert not any(turn.is_truncated for turn in track_states(bot_again(), [STAY], max_new_tokens=9, seed=0))
+
+
+def bot_again() -> Scripted:
+    return Scripted(by_marker([" None"] * 3))
+
+
+def test_gold_states_are_scored_after_the_same_cut() -> None:
+    seen: list[str] = []
+
+    class Noting(Scripted):
+        def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
+            seen.extend(prompts)
+            return super().logprobs(prompts, continuations)
+
+    gold_log_likelihood(Noting(str), [STAY], last_two)
+    assert seen == ["User: somewhere north\nBelief State:", "System: How many stars?\nUser: four\nBelief State:"]

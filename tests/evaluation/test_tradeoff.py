@@ -84,6 +84,61 @@ def test_a_missing_number_makes_the_mean_missing_not_smaller() -> None:
     assert (aggregate.value, aggregate.low, aggregate.high) == (None, None, None)
 
 
+def test_the_headlines_own_key_decides_where_scores_tie() -> None:
+    tie, other = Estimate(value=0.4, n=9), Estimate(value=0.1, n=9)
+    attack = AttackResult(
+        verdict="leak",
+        headline=Headline(metric="tpr_at_1pct_fpr", estimate=tie, key="ppl/tpr_at_1pct_fpr"),
+        metrics={"dc_ppl/tpr_at_1pct_fpr": tie, "ppl/tpr_at_1pct_fpr": tie},
+        control={"base": {"dc_ppl/tpr_at_1pct_fpr": tie, "ppl/tpr_at_1pct_fpr": other}},
+    )
+    assert control_of("membership", attack) == ("base", other)
+
+
+def of_data(report: AuditReport, name: str, members: int, nonmembers: int) -> AuditReport:
+    changed = report.data.model_copy(update={"name": name, "members": members, "nonmembers": nonmembers})
+    return report.model_copy(update={"data": changed})
+
+
+def test_runs_on_other_data_or_of_another_size_are_not_averaged() -> None:
+    rows = rows_of(
+        [
+            of_data(make_report("a", 0, 0.2, 0.6), "toy", 100, 100),
+            of_data(make_report("a", 0, 0.4, 0.6), "sgd", 100, 100),
+            of_data(make_report("a", 1, 0.6, 0.6), "toy", 97, 97),
+            of_data(make_report("a", 0, 0.8, 0.6), "toy", 100, 50),
+            of_data(make_report("b", 0, 0.8, 0.6), "toy", 100, 50),
+        ]
+    )
+    toy, sgd, small = (
+        f"a ({name}, 100 members, {n} non-members)" for name, n in (("toy", 100), ("sgd", 100), ("toy", 50))
+    )
+    assert [row.arm for row in rows] == [toy, sgd, toy, small, "b", toy, sgd, small, "b"]
+    means = [row.numbers["joint_goal_accuracy"].value for row in rows if row.seed == "all"]
+    assert means == pytest.approx([0.4, 0.4, 0.8, 0.8])
+
+
+def test_audits_have_a_row_and_no_part_in_the_aggregate() -> None:
+    run = make_report("a", 0, 0.5, 0.6)
+    of_run = run.model_copy(update={"notes": ["utility was measured by run x"]})
+    marked = run.model_copy(update={"audited": {"id": "x"}})
+    of_model = make_report("m", 0, 0.5, 0.6).model_copy(
+        update={"utility": {}, "run": run.run.model_copy(update={"seconds": {"audit": 1.0}})}
+    )
+    rows = rows_of([run, of_run, of_model, marked])
+    assert [(row.arm, row.seed) for row in rows] == [
+        ("a", "0"), ("a (audit)", "0"), ("m (audit)", "0"), ("a (audit)", "0"), ("a", "all"),
+    ]  # fmt: skip
+    assert rows[-1].numbers["joint_goal_accuracy"].n == 50
+
+
+def test_two_runs_under_one_seed_are_two_experiments_and_have_no_mean() -> None:
+    rows = rows_of([make_report("a", 0, 0.5, 0.6), make_report("a", 0, 0.7, 0.8)])
+    assert (rows[-1].seed, rows[-1].status, rows[-1].numbers) == ("all", "mixed", {})
+    *_, mixed = csv.DictReader(io.StringIO(tradeoff_csv(rows)))
+    assert mixed["joint_goal_accuracy"] == ""
+
+
 def test_csv_leaves_unmeasured_cells_empty() -> None:
     text = tradeoff_csv(rows_of([make_report("a", 0, 0.5, None)]))
     first = next(csv.DictReader(io.StringIO(text)))

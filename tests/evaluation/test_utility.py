@@ -199,6 +199,7 @@ def test_bleu_is_the_corpus_score_of_sacrebleu() -> None:
                 state=None,
                 in_use=frozenset(),
                 before=frozenset(),
+                history=(),
                 response=hypothesis,
             )
         )
@@ -239,3 +240,21 @@ def test_settings_are_checked(settings: dict[str, object], message: str) -> None
 def test_scoring_states_needs_no_torch() -> None:
     code = "import sys, hushbot.evaluation.utility; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Deaf(Oracle):
+    """Answers whatever it reads."""
+
+    def gold(self, prompt: str) -> str:
+        return " None"
+
+
+def test_the_protocol_counts_the_turns_that_lost_history() -> None:
+    settings = UtilitySettings(responses=False)
+    longer = sum(max(len(dialogue.turns) - 1, 0) for dialogue in DIALOGUES)
+    assert longer > 0
+    for shorten, n in ((None, 0), (lambda lines: lines[-1:], longer)):
+        protocol = measure_utility(Deaf(), DIALOGUES, None, settings, seed=0, shorten=shorten).protocol
+        assert protocol["turns_truncated"] == n
+    failed = measure_utility(_Silent(fails_at="Belief State:"), DIALOGUES, None, settings, seed=0).protocol
+    assert failed["turns_truncated"] is None

@@ -31,6 +31,11 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
         raise ConfigError(
             f"target={config['target']!r} model={config['model']!r}: give target=run run=DIR, or target=hf model=PATH"
         )
+    else:
+        from hushbot.evaluation.audited import weights_of
+
+        # The path may hold other weights tomorrow.
+        config["audited"] = weights_of(config["model"], config["adapter"])
     path = out_path(config)
     report = attack(config, audited, path, trust)
     write_page([path], path / "report.html")

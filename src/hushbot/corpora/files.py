@@ -169,8 +169,9 @@ class Problems:
         if not self._lines:
             return ()
         if self.on_error == "skip":
+            # Ids only: notes stand in the manifest and the report, and a problem may quote what somebody said.
             listed = listing(self._ids)
-            return (f"skipped {_count(len(self._ids), 'dialogue')}: {listed}; first: {self._lines[0]}",)
+            return (f"skipped {_count(len(self._ids), 'dialogue')}: {listed}; data.on_error=raise says why",)
         lines = self._lines[:_MAX_LINES]
         if len(self._lines) > _MAX_LINES:
             lines.append(f"and {len(self._lines) - _MAX_LINES} more")

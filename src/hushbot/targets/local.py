@@ -125,6 +125,11 @@ class LocalTarget:
         """The same bot before fine-tuning; None when there is no such thing."""
         return self._reference
 
+    @property
+    def device(self) -> str:
+        """The kind of device the model runs on: `cpu`, `cuda`, `mps`."""
+        return self.causal_lm.device.type
+
     def sample(
         self,
         prompts: Sequence[str],
@@ -183,7 +188,10 @@ class LocalTarget:
         ids, spans = encode_with_spans(self.tokenizer, prompt + continuation)
         first = next((i for i, (_, end) in enumerate(spans) if end > len(prompt)), None)
         if first is None:
-            raise AuditError(f"pair {index}: the tokenizer makes no token of the continuation {continuation!r}")
+            raise AuditError(
+                f"pair {index}: the tokenizer makes no token of a continuation of {len(continuation)} characters; "
+                "leave the pair out"
+            )
         self._check_length(f"pair {index}", len(ids) + 1)
         return Scored(index, [start_token(self.tokenizer), *ids], first + 1)
 

@@ -23,6 +23,8 @@ from hushbot.errors import ConfigError
 from hushbot.training.model_folder import (
     LoadedBackbone,
     ModelSource,
+    base_fingerprint,
+    check_start,
     load_causal_lm,
     load_model,
     load_tokenizer,
@@ -40,6 +42,8 @@ __all__ = [
     "LoraSettings",
     "SmolLM2Backbone",
     "TinyBackbone",
+    "base_fingerprint",
+    "check_start",
     "load_model",
     "save_model",
     "weights_sha256",

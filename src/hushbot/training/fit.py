@@ -122,6 +122,8 @@ class FitResult:
     stopped_early: bool
     best_calibration_loss: float | None
     """Per token, lowest over the epochs that count; None when nothing was measured."""
+    n_truncated: int
+    """Examples of the members that lost their oldest history to fit the length limit, in the first epoch's form."""
     history: tuple[EpochRecord, ...] = ()
 
 
@@ -218,13 +220,19 @@ def _untrained(data: DialogueData) -> FitResult:
         seconds=0.0,
         stopped_early=False,
         best_calibration_loss=None,
+        n_truncated=_n_truncated(data),
     )
+
+
+def _n_truncated(data: DialogueData) -> int:
+    return sum(packed.n_truncated for packed in data.packs(0))
 
 
 def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, checkpoint_dir: Path) -> FitResult:
     from hushbot.training.callbacks import BestWeights
 
     path = checkpoint_dir / CHECKPOINT_NAME
+    n_truncated = _n_truncated(data)
     best = None
     if settings.patience is not None:
         best = BestWeights(patience=settings.patience, min_epochs=settings.min_epochs)
@@ -247,6 +255,7 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
         seconds=module.seconds,
         stopped_early=len(module.history) < settings.max_epochs,
         best_calibration_loss=best.best_loss if best is not None else min(losses, default=None),
+        n_truncated=n_truncated,
         history=tuple(module.history),
     )
 

@@ -57,17 +57,24 @@ class ModelSource:
     local_files_only: bool = True
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+def save_model(model: Any, tokenizer: Any, folder: Path, *, started_from: str | None = None) -> None:
     """Write a trained model, whole or not at all; an adapter is written without its base.
 
     The folder is what transformers (all weights) or peft (adapter) load, and replaces one that is there.
+
+    Args:
+        model: The model after training.
+        tokenizer: Its tokenizer.
+        folder: Where to write.
+        started_from: The `base_fingerprint` that the model had before training; kept for `check_start`.
     """
     is_adapter = isinstance(model, PeftModel)
     record = {
         "name": getattr(model.config, _NAME_KEY, None),
         "max_length": tokenizer.model_max_length,
         "dtype": str(next(_base_weights(model))[1].dtype).removeprefix("torch."),
-        "base_fingerprint": _fingerprint(model) if is_adapter else None,
+        "base_fingerprint": base_fingerprint(model) if is_adapter else None,
+        "started_from": started_from,
         "base_revision": getattr(model.config, "_commit_hash", None) if is_adapter else None,
     }
     with new_folder(Path(folder), replace=True) as new:
@@ -79,6 +86,9 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
         tokenizer.save_pretrained(new)
         (new / "README.md").unlink(missing_ok=True)
         (new / RECORD_NAME).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        for file in new.rglob("*"):
+            if file.is_file():
+                file.chmod(0o644)  # safetensors writes for its owner alone, unlike everything else in a run
 
 
 def load_model(folder: Path) -> LoadedBackbone:
@@ -97,10 +107,15 @@ def load_model(folder: Path) -> LoadedBackbone:
         model = load_causal_lm(ModelSource(str(folder), folder.name), "auto")
     else:
         raise DataError(f"{folder}: neither config.json nor {_ADAPTER_CONFIG}; give a folder that holds a model")
-    tokenizer = load_tokenizer(ModelSource(str(folder), folder.name), None)
+    tokenizer, recorded = load_limit(folder)
     limit = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
-    max_length = record.get("max_length") or min(tokenizer.model_max_length, limit)
-    return LoadedBackbone(model.eval(), tokenizer, record.get("name") or folder.name, max_length)
+    return LoadedBackbone(model.eval(), tokenizer, record.get("name") or folder.name, min(recorded, limit))
+
+
+def load_limit(folder: Path) -> tuple[Any, int]:
+    """Return a folder's tokenizer, and how many tokens an example had at most when its model was trained."""
+    tokenizer = load_tokenizer(ModelSource(str(folder), folder.name), None)
+    return tokenizer, _read_record(folder).get("max_length") or tokenizer.model_max_length
 
 
 def weights_sha256(folder: Path) -> str:
@@ -115,6 +130,19 @@ def weights_sha256(folder: Path) -> str:
             total.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
     total.update(str(_read_record(Path(folder)).get("base_fingerprint")).encode())
     return total.hexdigest()
+
+
+def check_start(folder: Path, before: Any) -> None:
+    """Check that a model is the one that the bot in a folder was before it was trained.
+
+    Raises:
+        DataError: It is another one, or the folder does not say what its bot started from.
+    """
+    if _read_record(Path(folder)).get("started_from") != base_fingerprint(before):
+        raise DataError(
+            f"{folder}: the backbone is not, or not known to be, the one that this bot was trained from, so it is no "
+            "control; restore that backbone (pin backbone.revision) or train again"
+        )
 
 
 def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
@@ -169,7 +197,7 @@ def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
     source = ModelSource(where, name or where, record.get("base_revision"), Path(where).is_dir())
     model = PeftModel.from_pretrained(load_causal_lm(source, dtype), str(folder), is_trainable=False)
     expected = record.get("base_fingerprint")
-    if expected is not None and _fingerprint(model) != expected:
+    if expected is not None and base_fingerprint(model) != expected:
         raise DataError(f"{folder}: the base {where} is not the one this adapter was trained on; restore that one")
     return model
 
@@ -181,7 +209,7 @@ def _base_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield name.replace(".base_layer", ""), parameter
 
 
-def _fingerprint(model: Any) -> str:
+def base_fingerprint(model: Any) -> str:
     """Hash the beginning of each weight of the base: enough to tell two bases apart, at any size."""
     total = hashlib.sha256()
     for name, parameter in _base_weights(model):

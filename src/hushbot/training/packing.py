@@ -7,9 +7,9 @@ Guarantees, for models with plain causal attention and no dropout (`prefix_atten
 * The tokens of an example are `[start_token] + encode(text)`: what the bot and the attacks will feed it.
 * Every supervised token is counted exactly once, in float32, and logits are computed nowhere else.
 
-How: the example with the longest history is the trunk; every other one shares the longest run of its leading
-unsupervised segments with the trunk, and the rest of it is a branch that sees that part of the trunk only.
-Examples that share nothing, or one example alone, come out as what they are.
+How: of the examples that hold a supervised token, the one with the longest history is the trunk; every other one
+shares the longest run of its leading unsupervised segments with the trunk, and the rest of it is a branch that sees
+that part of the trunk only. Examples that share nothing, or one example alone, come out as what they are.
 
 An example longer than `max_length` loses its oldest leading segments, whole ones; what is left no longer
 shares a history and stands alone (only the start token is common), exactly as its ordinary row would.
@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hushbot.errors import DataError
-from hushbot.prompts import pieces
-from hushbot.tokens import encode_pieces, start_token
+from hushbot.prompts import STATE_MARKER, pieces
+from hushbot.tokens import encode, encode_pieces, start_token
 from hushbot.training.prefix_attention import Branch, PrefixLayout, prefix_logits
 from hushbot.types import Example
 
@@ -99,6 +99,11 @@ class _Tokenised(NamedTuple):
     """How many unsupervised segments come first."""
     is_truncated: bool
 
+    @property
+    def has_loss(self) -> bool:
+        """Return whether any token is supervised."""
+        return any(segment.supervised and segment.ids for segment in self.segments)
+
     def n_tokens(self, n_segments: int) -> int:
         """Return the length of the first segments."""
         return sum(len(segment.ids) for segment in self.segments[:n_segments])
@@ -119,7 +124,9 @@ def pack(examples: Sequence[Example], tokenizer: Any, *, max_length: int) -> Pac
             even without its history.
     """
     rows = _tokenise(examples, tokenizer, max_length)
-    trunk = max(rows, key=lambda row: (not row.is_truncated, row.n_tokens(row.n_leading)))
+    # A row without a loss puts no token into the sequence, so nothing could branch off it.
+    learnt = [row for row in rows if row.has_loss]
+    trunk = max(learnt, key=lambda row: (not row.is_truncated, row.n_tokens(row.n_leading)))
     ids, positions, sources, targets = [start_token(tokenizer)], [0], list[int](), list[int]()
     branches: list[Branch] = []
     for row in [trunk, *(row for row in rows if row is not trunk)]:
@@ -175,6 +182,19 @@ def loss_sum(model: nn.Module, packed: PackedDialogue, *, dense: bool = False) -
     return F.cross_entropy(logits.float(), packed.targets, reduction="sum")
 
 
+def shorten_history(lines: Sequence[str], tokenizer: Any, max_length: int) -> tuple[str, ...]:
+    """Drop the oldest lines of a history by the rule of training, so that a bot in use reads what it was trained on.
+
+    Args:
+        lines: One string per utterance, as `prompts.history_lines` has them.
+        tokenizer: A fast transformers tokenizer.
+        max_length: Tokens that start token, history and state marker may have; the last line stays in any case.
+    """
+    lengths = [len(encode(tokenizer, text)) for text in (*lines, STATE_MARKER)]
+    n_dropped = _n_dropped(lengths[: len(lines) - 1], 1 + sum(lengths), max_length)
+    return tuple(lines[n_dropped:])
+
+
 def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> list[_Tokenised]:
     """Tokenise all segments of a dialogue at once, each distinct text once."""
     if not examples:
@@ -184,17 +204,17 @@ def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> l
         raise DataError(f"examples of {len(ids)} dialogues ({sorted(ids)[:3]} ...) in one pack; pack each by itself")
     texts = {segment.text for example in examples for segment in example.segments}
     cut = {text: pieces(text) for text in texts}
-    for example in examples:
+    for number, example in enumerate(examples):
         if pieces(example.text) != [piece for segment in example.segments for piece in cut[segment.text]]:
-            raise DataError(
-                f"dialogue {example.dialogue_id}: a segment ends inside a line of {example.text[-60:]!r}; "
+            raise DataError(  # without the text, which is somebody's
+                f"dialogue {example.dialogue_id}: a segment ends inside a line of example {number}; "
                 "segments must end where prompts.pieces cuts, or training and scoring read different tokens"
             )
     unique = sorted({piece for text in texts for piece in cut[text]})
     known = dict(zip(unique, encode_pieces(tokenizer, unique), strict=True))
     tokens = {text: tuple(token for piece in cut[text] for token in known[piece]) for text in texts}
     rows = [_fit(example, tokens, max_length) for example in examples]
-    if not any(segment.supervised and segment.ids for row in rows for segment in row.segments):
+    if not any(row.has_loss for row in rows):
         raise DataError(f"dialogue {examples[0].dialogue_id}: no supervised token, so nothing to learn; drop it")
     return rows
 
@@ -203,17 +223,25 @@ def _fit(example: Example, tokens: dict[str, tuple[int, ...]], max_length: int) 
     """Drop an example's oldest leading segments until it fits; the last, which asks for the answer, stays."""
     segments = [_Tokens(tokens[segment.text], segment.supervised) for segment in example.segments]
     n_leading = sum(1 for _ in takewhile(lambda segment: not segment.supervised, segments))
-    n_tokens = whole = 1 + sum(len(segment.ids) for segment in segments)
-    n_dropped = 0
-    while n_tokens > max_length and n_dropped < n_leading - 1:
-        n_tokens -= len(segments[n_dropped].ids)
-        n_dropped += 1
+    lengths = [len(segment.ids) for segment in segments]
+    whole = 1 + sum(lengths)
+    n_dropped = _n_dropped(lengths[: max(n_leading - 1, 0)], whole, max_length)
+    n_tokens = whole - sum(lengths[:n_dropped])
     if n_tokens > max_length:
         raise DataError(
             f"dialogue {example.dialogue_id}: an example of {whole} tokens still has {n_tokens} without its "
             f"history, more than {max_length}; raise backbone.max_length or drop the dialogue"
         )
     return _Tokenised(segments[n_dropped:], n_leading - n_dropped, n_dropped > 0)
+
+
+def _n_dropped(lengths: Sequence[int], n_tokens: int, max_length: int) -> int:
+    """Return how many of the oldest segments, of these lengths, go until a text of so many tokens fits."""
+    n_dropped = 0
+    while n_tokens > max_length and n_dropped < len(lengths):
+        n_tokens -= lengths[n_dropped]
+        n_dropped += 1
+    return n_dropped
 
 
 def _n_shared(row: _Tokenised, trunk: _Tokenised) -> int:

@@ -131,7 +131,7 @@ def verify(model: nn.Module) -> None:
     layout = PrefixLayout(5, (Branch(4, 2), Branch(3, 4)))
     positions = [0, 1, 2, 3, 4, 2, 3, 4, 5, 4, 5, 6]
     rows = [ids[:5], ids[:2] + ids[5:9], ids[:4] + ids[9:]]
-    was_training = model.training
+    was_training, attention = model.training, config._attn_implementation
     model.eval()
     try:
         ids_tensor = torch.tensor([ids], device=device)
@@ -142,6 +142,8 @@ def verify(model: nn.Module) -> None:
         )
     finally:
         model.train(was_training)
+        # Whoever only asks the model, and never trains it, keeps the attention it was loaded with.
+        _base_model(model).set_attn_implementation(attention)
     error = float((packed.float() - alone.float()).abs().max() / alone.float().abs().max())
     tolerance = _TOLERANCE if alone.dtype == torch.float32 else 50 * _TOLERANCE
     if not error <= tolerance:
