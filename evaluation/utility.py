@@ -6,8 +6,8 @@ where gold text was shown to the bot. Scoring is in `hushbot.evaluation.state_sc
 `hushbot.evaluation.tracking`.
 
 What voids comparability with published numbers: a history over the backbone's limit loses its oldest lines, as
-in training (`turns_truncated` in the protocol counts such turns); BLEU is taken on plain (not delexicalised) text against the
-corpus' one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own
+in training (`turns_truncated` in the protocol counts such turns); BLEU is taken on plain (not delexicalised) text
+against the corpus' one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own
 tokenizer, and lower is better for it alone.
 """
 
