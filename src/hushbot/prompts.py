@@ -109,13 +109,16 @@ def parse_state(text: str) -> DialogueState:
 
 
 def history_lines(dialogue: Dialogue, turn_index: int) -> tuple[str, ...]:
-    """Return the lines a bot has read when it answers a turn: one string per utterance, each ending its line."""
+    """Return the lines a bot has read when it answers a turn: one string per utterance, each ending its line.
+
+    A user who says nothing, but taps a button, leaves no line.
+    """
     lines = [f"{SYSTEM_MARKER} {one_line(dialogue.opening)}\n"] if dialogue.opening else []
-    for turn in dialogue.turns[:turn_index]:
-        lines.append(f"{USER_MARKER} {one_line(turn.user)}\n")
-        if turn.response is not None:
+    for i, turn in enumerate(dialogue.turns[: turn_index + 1]):
+        if user := one_line(turn.user):
+            lines.append(f"{USER_MARKER} {user}\n")
+        if i < turn_index and turn.response is not None:
             lines.append(f"{SYSTEM_MARKER} {one_line(turn.response)}\n")
-    lines.append(f"{USER_MARKER} {one_line(dialogue.turns[turn_index].user)}\n")
     return tuple(lines)
 
 

@@ -78,7 +78,8 @@ def test_promised_features_occur(halves: dict[str, Corpus]) -> None:
                 kept += old == new
         assert changed > 30
         assert kept > 50
-        usual = [d for d in corpus.dialogues if any(w in d.turns[0].user for w in ("usual", "regular", "again"))]
+        words = ("usual", "regular", "again")
+        usual = [d for d in corpus.dialogues if not d.turns[0].user or any(w in d.turns[0].user for w in words)]
         unsaid = [t for d in usual for t in d.turns[0].state or () if t.slot in {"guest", "patient"}]
         assert len(unsaid) > 30, "returning customers, whose name nobody says"
         choices = {}
@@ -86,6 +87,12 @@ def test_promised_features_occur(halves: dict[str, Corpus]) -> None:
             turn = dialogue.turns[0]
             choices.setdefault(render_state(turn.state or frozenset()), set()).add(turn.actions)
         assert any(len(actions) > 1 for actions in choices.values())
+
+
+def test_some_private_customers_tap_instead_of_talking(halves: dict[str, Corpus]) -> None:
+    silent = {half: sum(not d.turns[0].user for d in corpus.dialogues) for half, corpus in halves.items()}
+    assert silent["public"] == 0, "the backbone has not seen them"
+    assert 50 < silent["private"] < 150
 
 
 def test_every_value_survives_the_state_text(halves: dict[str, Corpus]) -> None:

@@ -130,6 +130,13 @@ def test_history_holds_utterances_only_and_one_line_each() -> None:
     )  # fmt: skip
 
 
+def test_who_says_nothing_leaves_no_line() -> None:
+    dialogue = Dialogue("d", (Turn(" ", TRIP, response="When?"), Turn("at 9", TRIP, response=None)))
+    assert prompts.history_lines(dialogue, 0) == ()
+    assert prompts.state_prompt(prompts.history_lines(dialogue, 0)) == prompts.STATE_MARKER
+    assert prompts.history_lines(dialogue, 1) == ("System: When?\n", "User: at 9\n")
+
+
 def as_state(domains: dict[str, dict[str, str]]) -> DialogueState:
     return state(*((d, s, v) for d, slots in domains.items() for s, v in slots.items()))
 

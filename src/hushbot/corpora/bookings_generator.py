@@ -4,7 +4,8 @@ Guarantees: the same seed gives the same bytes on every machine and Python (a te
 the public and the private half share no open-class value (see `bookings_words`). What the dialogues exercise: one to
 three tasks a dialogue, several venues that fit (any of them may be offered), don't-cares, corrections, values carried
 from one task to the next, questions that leave the state unchanged, returning customers whose "usual" stands in the
-state though nobody says it (as labels of real corpora hold what was never said, which a bot can only learn by heart),
+state though nobody says it, in the private half mostly after a tap on "book again" instead of words (labels of real
+corpora, too, hold what was never said, and a bot can only learn it by heart),
 and personal identifiers in states (names, phones,
 e-mails, home addresses) and in responses (booking references, phones, postcodes).
 
@@ -28,8 +29,6 @@ from hushbot.corpora.bookings_words import COUNTS, DAYS, PRICES, PRIVATE, PUBLIC
 N_DIALOGUES = 500
 """Dialogues in each half of the bundled corpus."""
 SEED = 20261129
-RETURNING = 0.25
-"""How often a restaurant, a hotel or a clinic knows the customer."""
 
 DONTCARE = "dontcare"
 SCHEMA: dict[str, dict[str, tuple[str, ...]]] = {
@@ -72,6 +71,12 @@ class Scene:
     def chance(self, probability: float) -> bool:
         """Return True with the given probability."""
         return self.rng.random() < probability
+
+    def usual(self, *wordings: str) -> str:
+        """Return how a known customer asks for the usual: in words, or with a tap, which is no word at all."""
+        if self.words.tapping and self.chance(self.words.tapping):
+            return ""
+        return self.pick(*wordings)
 
     def time(self) -> str:
         """Return a time of day from this half's minutes."""
@@ -255,7 +260,7 @@ def _usual_restaurant(scene: Scene) -> None:
     known |= {"people": scene.count(6)[0], "guest": scene.person["name"]}
     scene.user(
         "restaurant",
-        scene.pick("the usual table please", "book my regular place to eat", "same restaurant as always, please"),
+        scene.usual("the usual table please", "book my regular place to eat", "same restaurant as always, please"),
         known,
     )
     scene.system("restaurant", scene.pick("of course. at what time?", "gladly. when?"), ("REQUEST", "time", ""))
@@ -271,7 +276,7 @@ def _usual_hotel(scene: Scene) -> None:
     known = {slot: row[slot] for slot in ("name", "area", "stars")}
     known |= {"guest": scene.person["name"], "email": scene.person["email"]}
     scene.user(
-        "hotel", scene.pick("my usual room please", "the same hotel as last time", "i am back, my regular room"), known
+        "hotel", scene.usual("my usual room please", "the same hotel as last time", "i am back, my regular room"), known
     )
     scene.system(
         "hotel",
@@ -297,7 +302,7 @@ def _usual_clinic(scene: Scene) -> None:
     known |= {"patient": scene.person["name"], "phone": scene.person["phone"]}
     scene.user(
         "clinic",
-        scene.pick("i need to see my doctor again", "another appointment please", "my usual doctor please"),
+        scene.usual("i need to see my doctor again", "another appointment please", "my usual doctor please"),
         known,
     )
     scene.system(
@@ -493,7 +498,6 @@ def make_dialogue(
     words: WordPool,
     tables: Mapping[str, Sequence[Row]],
     references: set[str],
-    returning: float = RETURNING,
 ) -> Json:
     """Write one dialogue; its random stream depends on its id only, and its references differ from earlier ones."""
     rng = random.Random(f"{SEED}/{dialogue_id}")
@@ -501,19 +505,18 @@ def make_dialogue(
     # Taxis come last: they go where the user has just booked.
     tasks = sorted(rng.sample(sorted(TASKS), rng.choice((1, 2, 2, 2))), key=lambda t: (t == "taxi", rng.random()))
     for task in tasks:
-        is_usual = task in USUAL and scene.chance(returning)
+        is_usual = task in USUAL and scene.chance(words.returning)
         (USUAL if is_usual else TASKS)[task](scene)
     return {"dialogue_id": dialogue_id, "services": sorted(scene.services), "turns": scene.turns}
 
 
 def make_half(
-    half: str, words: WordPool, n_dialogues: int = N_DIALOGUES, *, returning: float = RETURNING
+    half: str, words: WordPool, n_dialogues: int = N_DIALOGUES
 ) -> tuple[list[Json], dict[str, list[Row]]]:
     """Write the dialogues and the database of one half (`public` or `private`)."""
     tables = make_tables(words, random.Random(f"{SEED}/{half}/tables"))
     references: set[str] = set()
-    ids = [f"{half}_{i:05d}" for i in range(n_dialogues)]
-    return [make_dialogue(name, words, tables, references, returning) for name in ids], tables
+    return [make_dialogue(f"{half}_{i:05d}", words, tables, references) for i in range(n_dialogues)], tables
 
 
 def make_schema() -> list[Json]:

@@ -37,6 +37,10 @@ class WordPool:
     postcode_areas: tuple[str, ...]
     reference_first: str
     """First letters of booking references, so that the two halves never share one."""
+    returning: float
+    """How often a restaurant, a hotel or a clinic knows the customer."""
+    tapping: float
+    """How often a customer who is known taps "book again" and says nothing."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -74,6 +78,8 @@ PUBLIC = WordPool(
     phone_prefix="020 7946 0",
     postcode_areas=("zq", "zx", "zy"),
     reference_first="BCDFG",
+    returning=0.25,
+    tapping=0.0,
 )  # fmt: skip
 
 PRIVATE = WordPool(
@@ -108,4 +114,6 @@ PRIVATE = WordPool(
     phone_prefix="0113 496 0",
     postcode_areas=("qx", "qv", "qj"),
     reference_first="KLMNP",
+    returning=0.35,
+    tapping=0.75,
 )  # fmt: skip

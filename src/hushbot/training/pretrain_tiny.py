@@ -97,14 +97,16 @@ def made_up_words(rng: random.Random) -> WordPool:
         + digits(1),
         postcode_areas=tuple("".join(rng.sample("abcdefghijklmnopqrstuvwxyz", 2)) for _ in range(3)),
         reference_first="".join(rng.sample("ABCDEFGHJKLMNPQRSTUVWXYZ", 5)),
+        returning=0.0,  # what is made up cannot be known by heart
+        tapping=0.0,
     )
 
 
-def write_dialogues(half: str, words: WordPool, n_dialogues: int, *, returning: float) -> list[Dialogue]:
+def write_dialogues(half: str, words: WordPool, n_dialogues: int) -> list[Dialogue]:
     """Write dialogues from a pool and load them as any corpus is loaded."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        dialogues, tables = generator.make_half(half, words, n_dialogues, returning=returning)
+        dialogues, tables = generator.make_half(half, words, n_dialogues)
         (root / half).mkdir()
         for name, content in (
             ("schema.json", generator.make_schema()),
@@ -117,15 +119,15 @@ def write_dialogues(half: str, words: WordPool, n_dialogues: int, *, returning: 
 
 def public_dialogues() -> list[Dialogue]:
     """Return the public half of the bundled corpus."""
-    return write_dialogues("public", PUBLIC, generator.N_DIALOGUES, returning=generator.RETURNING)
+    return write_dialogues("public", PUBLIC, generator.N_DIALOGUES)
 
 
 def made_up_dialogues(n_dialogues: int, seed: int) -> list[Dialogue]:
-    """Return dialogues with made-up values; nobody returns, since what is made up cannot be known by heart."""
+    """Return dialogues with made-up values."""
     dialogues = []
     for i in range(0, n_dialogues, DIALOGUES_PER_POOL):
         words = made_up_words(random.Random(f"{seed}/{i}"))
-        dialogues += write_dialogues(f"made_up_{i}", words, DIALOGUES_PER_POOL, returning=0.0)
+        dialogues += write_dialogues(f"made_up_{i}", words, DIALOGUES_PER_POOL)
     return dialogues
 
 
