@@ -12,7 +12,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Literal
 
-from hushbot.corpora.bookings_generator import DONTCARE, Row, matching
+from hushbot.corpora.bookings_tasks import DONTCARE, Row, matching
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.files import read_json
 from hushbot.corpora.schema_guided import load_schema_guided
