@@ -242,7 +242,7 @@ def _draw(axis: object, row: ArmRow, attack: str, utility: str, colour: str) -> 
                 color=colour,
                 markerfacecolor="white",
                 capsize=3,
-                label=f"{row.arm}, chance line ({label})",
+                label=f"{row.arm}, chance line",
             )
 
 

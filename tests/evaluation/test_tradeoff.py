@@ -152,7 +152,7 @@ def test_figure_draws_each_run_and_its_chance_line() -> None:
     figure = tradeoff_figure(rows_of([make_report("a", 0, 0.5, 0.6), make_report("base", 0, 0.1, 0.2)]))
     (axis,) = figure.axes
     labels = set(axis.get_legend_handles_labels()[1])
-    assert labels == {"a", "base", "a, chance line (nonmembers)", "base, chance line (nonmembers)"}
+    assert labels == {"a", "base", "a, chance line", "base, chance line"}
 
 
 def test_arm_is_spelled_as_it_is_asked_for() -> None:
