@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hushbot.composition import UNHASHED_KEYS, build, decisive, find_problems
 from hushbot.corpora.corpus import Corpus
@@ -152,64 +152,80 @@ def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport
     )
 
 
+class _Parts(NamedTuple):
+    """What a bot is trained from and with."""
+
+    backbone: Any
+    stack: RecipeStack
+    settings: Any
+    is_trained: bool
+    """False for the `base` arm, which is the backbone as it is."""
+
+
 def fit_bot(
     experiment: Experiment, config: Mapping[str, Any], directory: RunDirectory, report: AuditReport, say: Say
 ) -> tuple[Target, AuditReport]:
     """Train (or find the trained) model and return it as deployed, with the report that says how it was made."""
+    parts = _Parts(
+        build(config["backbone"], "backbone"),
+        RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items())),
+        build(config["trainer"], "trainer"),
+        bool(config["fit"]),
+    )
+    if report.run.weights_sha256 is None:
+        report = _make_model(experiment, parts, directory, report, say)
+        directory.write_report(report)
+    if not parts.settings.keep_checkpoints:
+        shutil.rmtree(directory.checkpoints, ignore_errors=True)
+    target = target_of(config, directory.model, config["inference"], name=experiment.name)
+    report = report.model_copy(update={"run": report.run.model_copy(update={"device": target.device})})
+    directory.write_report(report)
+    return parts.stack.guard(target), report
+
+
+def _make_model(
+    experiment: Experiment, parts: _Parts, directory: RunDirectory, report: AuditReport, say: Say
+) -> AuditReport:
+    """Save the backbone, trained if it is to be, and return the report that knows its weights."""
     import torch
 
     from hushbot.training.backbone import base_fingerprint, save_model, weights_sha256
     from hushbot.training.fit import fit
 
-    backbone = build(config["backbone"], "backbone")
-    stack = RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
-    settings = build(config["trainer"], "trainer")
-    if report.run.weights_sha256 is None:
-        shutil.rmtree(directory.model, ignore_errors=True)  # saved by a run that died before it could report
-        torch.manual_seed(experiment.seed)  # adapters start at random weights
-        loaded = backbone.load()
-        started_from = base_fingerprint(loaded.model)
-        seconds, data, notes, tokens = report.run.seconds, report.data, report.notes, 0
-        if config["fit"]:
-            say(f"training {experiment.name} on {len(experiment.split.members)} dialogues")
-            result = fit(
-                loaded.model,
-                loaded.tokenizer,
-                stack=stack,
-                split=experiment.split,
-                schema=experiment.corpus.schema,
-                # The checkpoint outlives the fit until the model is on disk and in the report.
-                settings=replace(settings, keep_checkpoints=True),
-                max_length=backbone.max_length,
-                checkpoint_dir=directory.checkpoints,
-                seed=experiment.seed,
-            )
-            seconds = seconds | {"train": result.seconds}
-            data = data.model_copy(update={"supervised_tokens": result.supervised_tokens})
-            tokens = result.tokens_trained
-            if result.n_truncated:
-                notes = [
-                    *notes,
-                    f"{result.n_truncated} training examples lost their oldest history to fit the "
-                    f"{backbone.max_length} tokens of backbone.max_length",
-                ]
-        save_model(loaded.model, loaded.tokenizer, directory.model, started_from=started_from)
-        threads = str(settings.num_threads or torch.get_num_threads())
-        made = {
-            "weights_sha256": weights_sha256(directory.model),
-            "seconds": seconds,
-            "tokens_trained": tokens,
-            "versions": report.run.versions | {"threads": threads},
-        }
-        run = report.run.model_copy(update=made)
-        report = report.model_copy(update={"run": run, "data": data, "notes": notes})
-        directory.write_report(report)
-    if not settings.keep_checkpoints:
-        shutil.rmtree(directory.checkpoints, ignore_errors=True)
-    target = target_of(config, directory.model, config["inference"], name=experiment.name)
-    report = report.model_copy(update={"run": report.run.model_copy(update={"device": target.device})})
-    directory.write_report(report)
-    return stack.guard(target), report
+    shutil.rmtree(directory.model, ignore_errors=True)  # saved by a run that died before it could report
+    torch.manual_seed(experiment.seed)  # adapters start at random weights
+    loaded = parts.backbone.load()
+    started_from = base_fingerprint(loaded.model)
+    seconds, data, notes, tokens = report.run.seconds, report.data, report.notes, 0
+    if parts.is_trained:
+        say(f"training {experiment.name} on {len(experiment.split.members)} dialogues")
+        result = fit(
+            loaded.model,
+            loaded.tokenizer,
+            stack=parts.stack,
+            split=experiment.split,
+            schema=experiment.corpus.schema,
+            # The checkpoint outlives the fit until the model is on disk and in the report.
+            settings=replace(parts.settings, keep_checkpoints=True),
+            max_length=parts.backbone.max_length,
+            checkpoint_dir=directory.checkpoints,
+            seed=experiment.seed,
+        )
+        seconds, tokens = seconds | {"train": result.seconds}, result.tokens_trained
+        data = data.model_copy(update={"supervised_tokens": result.supervised_tokens})
+        if result.n_truncated:
+            lost = f"{result.n_truncated} training examples lost their oldest history to fit"
+            notes = [*notes, f"{lost} the {parts.backbone.max_length} tokens of backbone.max_length"]
+    save_model(loaded.model, loaded.tokenizer, directory.model, started_from=started_from)
+    threads = str(parts.settings.num_threads or torch.get_num_threads())
+    made = {
+        "weights_sha256": weights_sha256(directory.model),
+        "seconds": seconds,
+        "tokens_trained": tokens,
+        "versions": report.run.versions | {"threads": threads},
+    }
+    run = report.run.model_copy(update=made)
+    return report.model_copy(update={"run": run, "data": data, "notes": notes})
 
 
 def target_of(config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str) -> LocalTarget:
