@@ -75,7 +75,7 @@ def test_a_member_name_with_dots_touches_nothing_outside(tmp_path: Path) -> None
         ),
         ("text.zip", b"hello", "not a readable zip archive"),
         ("text.json.gz", b"hello", "cannot be read"),
-        ("cut.json.gz", gzip.compress(b"[1, 2, 3]")[:-9], "cannot be read"),
+        ("cut.json.gz", gzip.compress(b"[1, 2, 3]", mtime=0)[:-9], "cannot be read"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
