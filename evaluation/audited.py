@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hushbot.composition import build
 from hushbot.corpora.split import check_manifest
 from hushbot.errors import DataError
 from hushbot.evaluation.suite import Experiment, target_of
@@ -21,7 +20,7 @@ from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.targets.local import LocalTarget
 from hushbot.training.backbone import weights_sha256
-from hushbot.training.stack import RecipeStack
+from hushbot.training.stack import build_stack
 
 
 def load_run_target(
@@ -43,7 +42,7 @@ def load_run_target(
             f"{audited.model}: its weights have the hash {found}, the run's report says {report.run.weights_sha256}; "
             "restore the model or train again"
         )
-    stack = RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
+    stack = build_stack(config)
     target = target_of(config, audited.model, inference, name=experiment.name)
     known = {"weights_sha256": found, "tokens_trained": report.run.tokens_trained, "device": target.device}
     return stack.guard(target), {

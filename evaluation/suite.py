@@ -26,7 +26,7 @@ from hushbot.evaluation.tracking import Shorten
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.protocols import Attack, Target, Tracker
 from hushbot.run import RunDirectory, config_sha256, versions
-from hushbot.training.stack import RecipeStack
+from hushbot.training.stack import RecipeStack, build_stack
 from hushbot.types import AttackResult, AuditReport, AuditSplit, DataInfo, RecipeInfo, RunInfo
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def fit_bot(
     """Train (or find the trained) model and return it as deployed, with the report that says how it was made."""
     parts = _Parts(
         build(config["backbone"], "backbone"),
-        RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items())),
+        build_stack(config),
         build(config["trainer"], "trainer"),
         bool(config["fit"]),
     )

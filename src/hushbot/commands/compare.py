@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hushbot.commands.train import run_path
-from hushbot.composition import build, compose, find_problems, locate, plain_problems
+from hushbot.composition import compose, find_problems, plain_problems
 from hushbot.errors import ConfigError
 from hushbot.launching import Cell, launch
 
@@ -35,12 +35,14 @@ def checked_cells(
     Raises:
         ConfigError: Holds the problems of all cells.
     """
+    from hushbot.training.stack import build_stack
+
     cells = list(make_cells(config, overrides, trust, config_dir))
     problems = dict.fromkeys(problem for cell in cells for problem in find_problems(cell.config, trust))
     if problems:
         raise ConfigError(*problems)
     for cell in cells:
-        check_stack(cell.config)
+        build_stack(cell.config)  # a senseless one is refused before anything runs
     return cells
 
 
@@ -66,9 +68,3 @@ def make_cells(
             if path not in seen:  # named twice, or spelled in two ways
                 seen.add(path)
                 yield Cell(name=f"{arm} seed {seed}", config=cell, path=path, trust=tuple(trust))
-
-
-def check_stack(config: Mapping[str, Any]) -> None:
-    """Build the recipe stack, so that a senseless one is refused before anything runs."""
-    stack = locate("hushbot.training.stack.RecipeStack")
-    stack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hushbot.commands.compare import check_stack, checked_cells
+from hushbot.commands.compare import checked_cells
 from hushbot.composition import compose, decisive, find_problems
 from hushbot.errors import ConfigError
 from hushbot.run import config_sha256
+from hushbot.training.stack import build_stack
 
 VERBS = ("train", "audit", "compare")
 
@@ -27,5 +28,5 @@ def main(verb: str, overrides: Sequence[str], *, trust: Sequence[str] = (), conf
     if verb == "compare":
         checked_cells(config, overrides, trust, config_dir)
     elif verb == "train":
-        check_stack(config)
+        build_stack(config)
     Console().print(f"{verb}: configuration is valid ({config_sha256(decisive(config))[:12]})")

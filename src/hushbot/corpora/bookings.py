@@ -12,7 +12,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Literal
 
-from hushbot.corpora.bookings_tasks import DONTCARE, Row, matching
+from hushbot.corpora.bookings_tasks import Row, matching
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.files import read_json
 from hushbot.corpora.schema_guided import load_schema_guided
@@ -72,4 +72,4 @@ def with_lookups(dialogue: Dialogue, database: BookingsDatabase) -> Dialogue:
     return replace(dialogue, turns=tuple(turns))
 
 
-__all__ = ["DONTCARE", "BookingsDatabase", "load_bookings", "read_bookings", "with_lookups"]
+__all__ = ["BookingsDatabase", "load_bookings", "read_bookings", "with_lookups"]

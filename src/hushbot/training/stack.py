@@ -8,10 +8,11 @@ refused, because the split and the privacy unit are stated in dialogue ids.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hushbot.composition import build
 from hushbot.errors import ConfigError, DataError
 from hushbot.protocols import Recipe, Target
 from hushbot.schema import Schema
@@ -87,6 +88,15 @@ class RecipeStack:
         for recipe in self.recipes:
             target = recipe.guard(target)
         return target
+
+
+def build_stack(config: Mapping[str, Any]) -> RecipeStack:
+    """Build the recipe stack of a composed configuration.
+
+    Raises:
+        ConfigError: A recipe has a wrong setting, or the stack is senseless.
+    """
+    return RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
 
 
 def _name(recipe: Recipe) -> str:
