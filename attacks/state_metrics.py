@@ -4,7 +4,7 @@ Pure functions from candidates and ground truth to Estimates; they know no model
 are those of the paper's section V-A3:
 
 * a candidate is correct if it equals, or is a subset of, one state of one turn of one dialogue, triplet by
-  triplet;
+  triplet; what one turn changed is such a subset, so a bot that learns changes is judged by the same rule;
 * `states` counts the correct distinct candidates and `state_precision` divides them by `extracted_states`,
   all the distinct candidates;
 * `triplets` is the mean number of triplets of a correct candidate;

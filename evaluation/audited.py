@@ -45,7 +45,7 @@ def load_run_target(
     stack = build_stack(config)
     target = target_of(config, audited.model, inference, name=experiment.name)
     known = {"weights_sha256": found, "tokens_trained": report.run.tokens_trained, "device": target.device}
-    return stack.guard(target), {
+    return stack.guard(target, experiment.corpus.schema), {
         "run": known,
         "data": report.data,
         "recipe": report.recipe,

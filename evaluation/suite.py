@@ -180,7 +180,7 @@ def fit_bot(
     target = target_of(config, directory.model, config["inference"], name=experiment.name)
     report = report.model_copy(update={"run": report.run.model_copy(update={"device": target.device})})
     directory.write_report(report)
-    return parts.stack.guard(target), report
+    return parts.stack.guard(target, experiment.corpus.schema), report
 
 
 def _make_model(

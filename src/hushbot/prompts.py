@@ -11,11 +11,15 @@ A turn reads, line by line::
 and its history holds the earlier `User:` and `System:` lines only, never earlier states: the bot reads its own state
 from the utterances each turn.
 
+A bot that learns changes reads one running text instead: turn after turn as above, each state line with what the turn
+changed only. A slot that holds nothing any more is written without a value: `Restaurant(area=, food=thai)`.
+
 Guarantees (property-tested):
 
 * `parse_state(render_state(state)) == state` for any triplets with non-empty names and values, whatever characters
   they hold: ``\ ( ) , =`` and leading or trailing blanks are escaped with a backslash, line breaks as ``\n``.
 * Triplets stand in (domain, slot) order, so the text of a state's first k triplets is a prefix of the whole text.
+* `apply_changes(before, read_changes(render_changes(changes_between(before, after))).changes) == after`.
 * Text that is no state is a `StateParseError`, never an empty state; an empty state is written `None`.
 * `"".join(pieces(text)) == text`; tokenising piece by piece is what makes shared histories share their tokens.
 
@@ -26,7 +30,7 @@ other names stand as they are (`Payment_1`), and a name that would be read back 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from hushbot.errors import DataError, StateParseError
@@ -54,6 +58,26 @@ class ParsedState(NamedTuple):
     """False when the text was cut, ends in something that is no state, or holds no state."""
     format_errors: int
     """Repeated slots, empty values and broken triplets that were skipped."""
+
+
+class Changes(NamedTuple):
+    """What one turn did to a state."""
+
+    said: DialogueState
+    """Triplets that were added, or that replaced another value of their slot."""
+    dropped: frozenset[tuple[str, str]] = frozenset()
+    """(domain, slot) pairs that hold nothing any more."""
+
+
+class ParsedChanges(NamedTuple):
+    """What could be read of a text of changes."""
+
+    changes: Changes | None
+    """The closed entries; None when the text holds neither changes nor `None`."""
+    is_complete: bool
+    """False when the text was cut, ends in something that is no state, or holds no changes."""
+    format_errors: int
+    """Repeated slots and broken entries that were skipped."""
 
 
 def one_line(text: str) -> str:
@@ -88,12 +112,7 @@ def render_state_prefix(state: DialogueState, n_triplets: int) -> str:
 
 def read_state(text: str) -> ParsedState:
     """Read as much of a state as a text holds; never raises. The marker may be absent."""
-    has_marker = STATE_MARKER in text
-    body = text.split(STATE_MARKER, 1)[1] if has_marker else text
-    body = body.lstrip()
-    if re.match(rf"{EMPTY_STATE}\s*(\n|$)", body) or (has_marker and re.match(r"$|[A-Z][A-Za-z ]*:", body)):
-        return ParsedState(frozenset(), True, 0)
-    return _StateReader(body).read()
+    return _read(text)[1]
 
 
 def parse_state(text: str) -> DialogueState:
@@ -106,6 +125,46 @@ def parse_state(text: str) -> DialogueState:
     if parsed.state is None or (not parsed.is_complete and not parsed.state):
         raise StateParseError(f"no dialogue state in {text[:80]!r}; expected `{STATE_MARKER} Domain(slot=value)`")
     return parsed.state
+
+
+def changes_between(before: DialogueState, after: DialogueState) -> Changes:
+    """Return what turns one state into another; a value that only gained or lost alternatives is unchanged."""
+    kept = {(triplet.domain, triplet.slot) for triplet in after}
+    gone = {(triplet.domain, triplet.slot) for triplet in before} - kept
+    return Changes(after - before, frozenset(gone))
+
+
+def apply_changes(before: DialogueState, changes: Changes) -> DialogueState:
+    """Return the state after a turn; dropping a slot that holds nothing changes nothing."""
+    touched = {(triplet.domain, triplet.slot) for triplet in changes.said} | changes.dropped
+    return frozenset(t for t in before if (t.domain, t.slot) not in touched) | changes.said
+
+
+def render_changes(changes: Changes) -> str:
+    """Write changes as a state whose dropped slots have no value: `Restaurant(area=, food=thai)`.
+
+    Raises:
+        DataError: A slot stands twice, or a name or a value is empty.
+    """
+    empty = [SlotValue(domain, slot, "") for domain, slot in changes.dropped]
+    if any(not triplet.value for triplet in changes.said):
+        raise DataError("a changed slot has an empty value; name it in `dropped` instead")
+    return "".join(_parts([*changes.said, *empty], may_be_empty=True)) or EMPTY_STATE
+
+
+def read_changes(text: str) -> ParsedChanges:
+    """Read as much of a text of changes as it holds; never raises. The marker may be absent."""
+    reader, parsed = _read(text)
+    if parsed.state is None:
+        return ParsedChanges(None, parsed.is_complete, parsed.format_errors)
+    dropped = frozenset() if reader is None else frozenset(reader.emptied - reader.triplets.keys())
+    n_empty = 0 if reader is None else reader.n_emptied
+    return ParsedChanges(Changes(parsed.state, dropped), parsed.is_complete, parsed.format_errors - n_empty)
+
+
+def changes_line(before: DialogueState, after: DialogueState) -> str:
+    """Return what follows the state marker where changes are written: a blank, the changes, the end of the line."""
+    return f" {render_changes(changes_between(before, after))}\n"
 
 
 def history_lines(dialogue: Dialogue, turn_index: int) -> tuple[str, ...]:
@@ -137,12 +196,27 @@ def text_line(text: str) -> str:
     return f" {one_line(text)}\n"
 
 
+def _read(text: str) -> tuple[_StateReader | None, ParsedState]:
+    """Read a state text; without a reader where it says that there is nothing."""
+    has_marker = STATE_MARKER in text
+    body = text.split(STATE_MARKER, 1)[1] if has_marker else text
+    body = body.lstrip()
+    if re.match(rf"{EMPTY_STATE}\s*(\n|$)", body) or (has_marker and re.match(r"$|[A-Z][A-Za-z ]*:", body)):
+        return None, ParsedState(frozenset(), True, 0)
+    reader = _StateReader(body)
+    return reader, reader.read()
+
+
 def _state_parts(state: DialogueState) -> list[str]:
     """Return one string per triplet; joined they are the rendered state."""
-    triplets = sorted(state)
+    return _parts(state, may_be_empty=False)
+
+
+def _parts(entries: Collection[SlotValue], *, may_be_empty: bool) -> list[str]:
+    triplets = sorted(entries)
     parts = []
     for i, triplet in enumerate(triplets):
-        if not (triplet.domain and triplet.slot and triplet.value):
+        if not (triplet.domain and triplet.slot and (triplet.value or may_be_empty)):
             raise DataError(  # without the value, which is somebody's
                 f"triplet {i + 1} of {len(triplets)}: domain, slot and value have {len(triplet.domain)}, "
                 f"{len(triplet.slot)} and {len(triplet.value)} characters; none may be empty in a state text"
@@ -188,6 +262,8 @@ class _StateReader:
         self.text = text
         self.position = 0
         self.triplets: dict[tuple[str, str], SlotValue] = {}
+        self.emptied: set[tuple[str, str]] = set()
+        self.n_emptied = 0
         self.errors = 0
         self.n_domains = 0
 
@@ -233,6 +309,9 @@ class _StateReader:
                 self.triplets[domain, slot] = SlotValue(domain, slot, value)
             else:
                 self.errors += 1
+                if slot:
+                    self.n_emptied += (domain, slot) not in self.emptied
+                    self.emptied.add((domain, slot))
             if stop == ")":
                 return True
 

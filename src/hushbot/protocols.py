@@ -1,6 +1,6 @@
 """The whole architecture on one page: what a recipe, a target, an attack and a tracker promise each other.
 
-A **recipe** hardens training: any of four hooks, each the identity unless overridden. Recipes stack in the order in
+A **recipe** hardens training: any of its hooks, each the identity unless overridden. Recipes stack in the order in
 which they are named; exactly one in a stack makes the examples.
 
 A **target** is a score-based black box (the paper's threat model, section III-B2): it continues prompts and says how
@@ -33,8 +33,14 @@ class Recipe:
 
     makes_examples: bool = False
     """Whether `examples` is this recipe's; exactly one recipe of a stack says True."""
+    learns_changes: bool = False
+    """Whether examples hold what each turn changed of the state, in one running text per dialogue, instead of whole
+    states after histories of utterances: decides how the bot is prompted when its utility is measured."""
     privacy_unit: str | None = None
     """What one unit of a differential privacy guarantee is (`dialogue`); mandatory wherever epsilon is claimed."""
+
+    reads_other_dialogues: bool = False
+    """Whether the rewrite of one dialogue looks at another, which voids a guarantee per dialogue."""
 
     def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         """Return the dialogues to train on in one epoch; ids and their order are kept."""
@@ -52,9 +58,16 @@ class Recipe:
         """Return the Lightning module that trains, such as one whose gradient step is differentially private."""
         return module
 
-    def guard(self, target: Target) -> Target:
+    def guard(self, target: Target, schema: Schema) -> Target:
         """Return the target as deployed, such as one that filters what it says."""
         return target
+
+    def notes(self, dialogues: Sequence[Dialogue], schema: Schema, *, seed: int) -> Sequence[str]:
+        """Return what the report should say of this recipe's work on the members, such as how much it changed.
+
+        Counts and shares only: a note is not masked.
+        """
+        return ()
 
 
 @runtime_checkable

@@ -253,6 +253,21 @@ class PrivacyInfo(_Model):
     steps: int
     max_grad_norm: float
     secure_rng: bool
+    """Whether the noise came from a cryptographically secure generator; torch's is not, even when seeded from one."""
+    target_epsilon: float | None = None
+    """What the noise was calibrated for; None when the noise multiplier was given."""
+    epsilon_at_1e5: float | None = None
+    """Epsilon of the same steps at delta 1e-5."""
+    n_units: int = 0
+    """Number of units (dialogues) in the training data, taken as public."""
+    adjacency: str = "add or remove one dialogue"
+    """Which two data sets the guarantee compares."""
+    engine: str = ""
+    """How per-dialogue gradients were computed."""
+    covers: str = ""
+    """What the guarantee is about."""
+    does_not_cover: list[str] = Field(default_factory=list)
+    """What it says nothing about."""
 
 
 class RecipeInfo(_Model):

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from hushbot import prompts
 from hushbot.errors import DataError, StateParseError
-from hushbot.prompts import render_state
+from hushbot.prompts import (
+    STATE_MARKER,
+    Changes,
+    apply_changes,
+    changes_between,
+    changes_line,
+    read_changes,
+    render_changes,
+    render_state,
+)
 from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
 
 AWKWARD = st.text(
@@ -161,3 +170,47 @@ def test_an_empty_name_is_told_without_the_value(triplet: SlotValue) -> None:
     with pytest.raises(DataError, match=r"triplet 1 of 1: .* and 11 characters; none may be empty") as caught:
         render_state(frozenset({triplet}))
     assert "acorn" not in str(caught.value)
+
+
+def test_changes_hold_what_a_turn_added_replaced_and_dropped() -> None:
+    before = frozenset({SlotValue("hotel", "area", "north"), SlotValue("hotel", "stars", "4")})
+    after = frozenset({SlotValue("hotel", "stars", "5"), SlotValue("taxi", "to", "station")})
+    changes = changes_between(before, after)
+    assert changes.dropped == {("hotel", "area")}
+    assert render_changes(changes) == "Hotel(area=, stars=5) Taxi(to=station)"
+    assert changes_line(after, after) == " None\n"
+    assert apply_changes(before, changes) == after
+
+
+@given(states(), states())
+def test_any_changes_come_back(before: DialogueState, after: DialogueState) -> None:
+    parsed = read_changes(f"{STATE_MARKER}{changes_line(before, after)}")
+    assert parsed.is_complete
+    assert parsed.format_errors == 0
+    assert parsed.changes is not None
+    assert apply_changes(before, parsed.changes) == after
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "dropped", "is_complete", "errors"),
+    [
+        ("Hotel(area=, stars=5)", 1, 1, True, 0),
+        ("Hotel(area=, area=, stars=5)", 1, 1, True, 1),  # said twice
+        ("Hotel(area=, area=north)", 1, 0, True, 0),  # a value beats its absence
+        ("Hotel(area=, sta", 0, 1, False, 1),
+        ("None", 0, 0, True, 0),
+    ],
+)
+def test_changes_are_read_as_far_as_they_go(text: str, said: int, dropped: int, is_complete: bool, errors: int) -> None:
+    parsed = read_changes(text)
+    assert parsed.changes is not None
+    assert (len(parsed.changes.said), len(parsed.changes.dropped)) == (said, dropped)
+    assert (parsed.is_complete, parsed.format_errors) == (is_complete, errors)
+
+
+def test_a_text_without_changes_is_none_and_dropping_nothing_changes_nothing() -> None:
+    assert read_changes("how can i help?").changes is None
+    state = frozenset({SlotValue("hotel", "stars", "4")})
+    assert apply_changes(state, Changes(frozenset(), frozenset({("hotel", "area")}))) == state
+    with pytest.raises(DataError, match="empty value"):
+        render_changes(Changes(frozenset({SlotValue("hotel", "stars", "")})))

@@ -12,7 +12,7 @@ from hushbot.errors import ConfigError, DataError
 from hushbot.protocols import Recipe, Target
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
-from hushbot.training.stack import RecipeStack
+from hushbot.training.stack import RecipeStack, build_stack
 from hushbot.types import Dialogue, Example, Segment, Turn
 
 DIALOGUES = tuple(Dialogue(name, (Turn("hi", frozenset()),)) for name in ("a", "b", "c"))
@@ -33,8 +33,11 @@ class AppendWord(Recipe):
     def privatize(self, module: Any) -> Any:
         return f"{self.word}({module})"
 
-    def guard(self, target: Target) -> Target:
+    def guard(self, target: Target, schema: Schema) -> Target:
         return cast(Target, f"{self.word}[{target}]")
+
+    def notes(self, dialogues: Sequence[Dialogue], schema: Schema, *, seed: int) -> Sequence[str]:
+        return [f"{self.word} appended to {len(dialogues)} dialogues"]
 
 
 class AppendMore(AppendWord):
@@ -43,6 +46,10 @@ class AppendMore(AppendWord):
 
 class DpSgd(Recipe):
     privacy_unit = "dialogue"
+
+
+class Borrow(Recipe):
+    reads_other_dialogues = True
 
 
 class PerUser(Recipe):
@@ -73,6 +80,7 @@ class Reverse(Recipe):
         ((DpSgd(),), "recipe=dp_sgd has 0 recipes that make examples"),
         ((TurnLevel(), WholeText()), r"recipe=turn_level\+whole_text has 2 .*\(turn_level, whole_text\)"),
         ((TurnLevel(), AppendWord(), AppendWord()), "names append_word more than once"),
+        ((TurnLevel(), Borrow(), DpSgd()), r"borrow takes values from other dialogues, so one dialogue changes more"),
         ((TurnLevel(), DpSgd(), PerUser()), r"claims 2 privacy units \(dialogue, user\)"),
     ],
 )
@@ -92,7 +100,11 @@ def test_hooks_apply_in_the_order_of_the_stack() -> None:
     rewritten = stack.rewrite(DIALOGUES, Schema(()), epoch=4, seed=2)
     assert [d.turns[0].user for d in rewritten] == ["hi x42 y42"] * 3
     assert stack.privatize("m") == "y(x(m))"
-    assert stack.guard(cast(Target, "t")) == "y[x[t]]"
+    assert stack.guard(cast(Target, "t"), Schema(())) == "y[x[t]]"
+    assert stack.notes(DIALOGUES, Schema(()), seed=2) == (
+        "append_word: x appended to 3 dialogues",
+        "append_more: y appended to 3 dialogues",
+    )
     assert stack.names == ("append_word", "turn_level", "append_more")
 
 
@@ -111,3 +123,14 @@ def test_a_rewrite_that_loses_or_reorders_dialogues_is_refused(recipe: Recipe) -
     stack = RecipeStack((TurnLevel(), recipe))
     with pytest.raises(DataError, match=f"recipe {stack.names[1]} returned"):
         stack.rewrite(DIALOGUES, Schema(()), epoch=0, seed=0)
+
+
+def test_without_a_recipe_that_makes_examples_a_configuration_means_one_per_turn() -> None:
+    alone = {"recipe": {"append_word": {"_target_": "hushbot.protocols.Recipe"}}}
+    assert build_stack(alone).names == ("turn_level", "recipe")
+    named = {"recipe": {"turn_level": {"_target_": "hushbot.recipes.turn_level.TurnLevel"}, **alone["recipe"]}}
+    assert build_stack(named).names == ("turn_level", "recipe")
+
+
+def test_a_stack_says_how_its_bot_writes_states() -> None:
+    assert not RecipeStack((TurnLevel(),)).learns_changes

@@ -1,8 +1,9 @@
 """A stack of recipes, applied in the order in which they are named.
 
-Guarantees: exactly one recipe makes the examples, no recipe stands twice, and at most one privacy unit is
-claimed, all checked when the stack is built; a rewrite that adds, drops, renames or reorders dialogues is
-refused, because the split and the privacy unit are stated in dialogue ids.
+Guarantees: exactly one recipe makes the examples, no recipe stands twice, at most one privacy unit is claimed,
+and no recipe of a stack with one looks from one dialogue at another, all checked when the stack is built; a
+rewrite that adds, drops, renames or reorders dialogues is refused, because the split and the privacy unit are
+stated in dialogue ids.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hushbot.protocols import Recipe, Target
 from hushbot.schema import Schema
 from hushbot.types import Dialogue, Example
 
+_TURN_LEVEL = {"_target_": "hushbot.recipes.turn_level.TurnLevel"}
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -42,6 +44,12 @@ class RecipeStack:
         units = sorted({recipe.privacy_unit for recipe in self.recipes if recipe.privacy_unit is not None})
         if len(units) > 1:
             problems.append(f"recipe={spelled} claims {len(units)} privacy units ({', '.join(units)}); keep one")
+        lookers = [_name(recipe) for recipe in self.recipes if recipe.reads_other_dialogues]
+        if units and lookers:
+            problems.append(
+                f"recipe={spelled}: {', '.join(lookers)} takes values from other dialogues, so one {units[0]} changes "
+                f"more than its own gradient and epsilon would not hold; set recipe.{lookers[0]}.pool=public"
+            )
         if problems:
             raise ConfigError(*problems)
 
@@ -54,6 +62,11 @@ class RecipeStack:
     def privacy_unit(self) -> str | None:
         """Return the unit of the differential privacy guarantee, or None when no recipe gives one."""
         return next((recipe.privacy_unit for recipe in self.recipes if recipe.privacy_unit is not None), None)
+
+    @property
+    def learns_changes(self) -> bool:
+        """Return whether the bot writes what each turn changed, in one running text per dialogue."""
+        return self._maker.learns_changes
 
     def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> tuple[Dialogue, ...]:
         """Return the dialogues to train on in one epoch, same ids in the same order.
@@ -74,8 +87,7 @@ class RecipeStack:
 
     def examples(self, dialogue: Dialogue) -> tuple[Example, ...]:
         """Return the training examples of one dialogue, from the one recipe that makes them."""
-        maker = next(recipe for recipe in self.recipes if recipe.makes_examples)
-        return tuple(maker.examples(dialogue))
+        return tuple(self._maker.examples(dialogue))
 
     def privatize(self, module: Any) -> Any:
         """Return the Lightning module that trains."""
@@ -83,20 +95,33 @@ class RecipeStack:
             module = recipe.privatize(module)
         return module
 
-    def guard(self, target: Target) -> Target:
+    def guard(self, target: Target, schema: Schema) -> Target:
         """Return the target as deployed: the guard of the last recipe stands outermost."""
         for recipe in self.recipes:
-            target = recipe.guard(target)
+            target = recipe.guard(target, schema)
         return target
+
+    def notes(self, dialogues: Sequence[Dialogue], schema: Schema, *, seed: int) -> tuple[str, ...]:
+        """Return what the recipes have to say of their work on the members, each note under its recipe's name."""
+        return tuple(
+            f"{_name(recipe)}: {note}" for recipe in self.recipes for note in recipe.notes(dialogues, schema, seed=seed)
+        )
+
+    @property
+    def _maker(self) -> Recipe:
+        return next(recipe for recipe in self.recipes if recipe.makes_examples)
 
 
 def build_stack(config: Mapping[str, Any]) -> RecipeStack:
-    """Build the recipe stack of a composed configuration.
+    """Build the recipe stack of a composed configuration; one that makes no examples itself makes one per turn.
 
     Raises:
         ConfigError: A recipe has a wrong setting, or the stack is senseless.
     """
-    return RecipeStack(tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items()))
+    recipes = tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items())
+    if not any(recipe.makes_examples for recipe in recipes):
+        recipes = (build(_TURN_LEVEL, "recipe.turn_level"), *recipes)
+    return RecipeStack(recipes)
 
 
 def _name(recipe: Recipe) -> str:
