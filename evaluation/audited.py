@@ -15,7 +15,8 @@ from typing import Any
 
 from hushbot.corpora.split import check_manifest
 from hushbot.errors import DataError
-from hushbot.evaluation.suite import Experiment, target_of
+from hushbot.evaluation.experiment import Experiment
+from hushbot.evaluation.making import target_of
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.targets.local import LocalTarget

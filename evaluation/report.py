@@ -1,17 +1,27 @@
 """Tables, pages and comparisons, made from report.json files alone: no model is loaded.
 
 Guarantees: the page is one self-contained file without network access; whatever a bot said is hostile text and is
-escaped; a number without a measurement reads "not measured", and its reason stands in the notes.
+escaped; a number without a measurement reads "not measured", and its reason stands in the notes; an arm without a
+formal guarantee reads "none" where others have their epsilon, never a number.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hushbot.errors import DataError
-from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
+from hushbot.evaluation.card import recipe_notes
+from hushbot.evaluation.tradeoff import (
+    NO_GUARANTEE,
+    arm_name,
+    control_of,
+    rows_of,
+    tradeoff_csv,
+    tradeoff_figure,
+)
 from hushbot.run import RunDirectory, write_atomically
 from hushbot.types import AuditReport, Estimate, Metric
 
@@ -36,6 +46,16 @@ def _end(value: float | None) -> str:
     return "?" if value is None else f"{value:.3f}"
 
 
+def guarantee(report: AuditReport) -> str:
+    """Write a run's differential privacy guarantee with its unit and delta, or that there is none."""
+    privacy = report.recipe.privacy
+    if privacy is None:
+        return NO_GUARANTEE
+    if not math.isfinite(privacy.epsilon):
+        return f"{NO_GUARANTEE} (epsilon is not finite)"
+    return f"epsilon {privacy.epsilon:.4g} per {privacy.unit}, delta {privacy.delta:.4g}"
+
+
 def print_summary(reports: Sequence[AuditReport]) -> None:
     """Print one table: a row per run, utility first, then each attack's headline above its chance line."""
     from rich.console import Console
@@ -49,7 +69,7 @@ def print_summary(reports: Sequence[AuditReport]) -> None:
     for name, metric in headlines.items():
         table.add_column(f"{name}\n{metric}".replace("_", " "), overflow="fold")
     for report in reports:
-        cells = [f"{arm_name(report)}\nseed {report.run.seed}"]
+        cells = [f"{arm_name(report)}\nseed {report.run.seed}\nguarantee: {guarantee(report)}"]
         cells += [_lines(report.utility.get(name)) for name in UTILITY_SHOWN]
         cells += [_attack_cell(report, name) for name in headlines]
         table.add_row(*cells)
@@ -91,6 +111,8 @@ def write_page(runs: Sequence[Path], out: Path) -> None:
         arm_name=arm_name,
         control_of=control_of,
         flat=_flat,
+        guarantee=guarantee,
+        recipe_notes=recipe_notes,
         summaries=[summary(report) for report in reports],
     )
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -103,6 +125,9 @@ def summary(report: AuditReport) -> str:
     parts = [f"{arm_name(report)} (seed {report.run.seed}) is {report.status}"]
     if accuracy is not None and accuracy.value is not None:
         parts.append(f"it gets {accuracy.value:.0%} of dialogue states wholly right")
+    formal = guarantee(report)
+    is_formal = not formal.startswith(NO_GUARANTEE)
+    parts.append(f"its formal guarantee is {formal}" if is_formal else "it has no formal guarantee")
     words = {
         "leak": "leaks",
         "no_leak_detected": "shows no leak",

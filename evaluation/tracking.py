@@ -11,7 +11,7 @@ What voids it: a target that ignores the decoding it is given. A state cut exact
 cannot be told from a finished one; its missing domains count as missed.
 
 The text layout is `hushbot.prompts`'; each stage is one call of `target.sample` over all turns of all
-dialogues.
+dialogues. A bot that learns changes is run by `hushbot.evaluation.running`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hushbot.errors import AuditError
 from hushbot.prompts import (
@@ -52,21 +53,21 @@ class TrackedTurn:
     text: str
     """What the bot wrote after the state marker."""
     state: DialogueState | None
-    """The predicted state; None when the text was cut or is no state."""
+    """The predicted state, all of it; None when the text was cut or cannot be read."""
     in_use: DialogueState
     """The state the bot goes on with: the predicted one, or its last readable one."""
     before: DialogueState
     """The state it went on with in the previous turn."""
     history: tuple[str, ...]
-    """The lines the bot read."""
+    """What the bot read, utterance by utterance, or turn by turn of a running text."""
     is_truncated: bool = False
     """Whether older lines were cut off."""
     database: str | None = None
-    """What the database said to the state in use; None when responses were not asked for."""
+    """What the database said to the state in use; None when it was not asked."""
     actions: str | None = None
-    """The predicted actions."""
+    """The predicted actions; None when they were not asked for."""
     response: str | None = None
-    """The predicted response."""
+    """The predicted response; None when it was not asked for."""
 
     @property
     def reference(self) -> str | None:
@@ -104,7 +105,7 @@ def track_states(
     """Let the bot read its state in every turn, dialogue by dialogue."""
     read = [[_history(dialogue, i, shorten) for i in range(len(dialogue.turns))] for dialogue in dialogues]
     prompts = [state_prompt(history) for histories in read for history, _ in histories]
-    texts = iter(_continue(target, prompts, max_new_tokens, seed))
+    texts = iter(continue_greedily(target, prompts, max_new_tokens, seed))
     tracked: list[TrackedTurn] = []
     for dialogue, histories in zip(dialogues, read, strict=True):
         before: DialogueState = frozenset()
@@ -139,18 +140,14 @@ def track_responses(
 ) -> tuple[TrackedTurn, ...]:
     """Let the bot look up, act and answer on its own states, in every turn that has a gold response."""
     answered = [turn for turn in turns if turn.reference is not None]
-    # Without a database the corpus' own record stands in: an oracle, which the protocol names.
-    lookups = [
-        turn.dialogue.turns[turn.turn].database if database is None else database.lookup(turn.in_use, turn.before)
-        for turn in answered
-    ]
+    lookups = [look_up(turn, database) for turn in answered]
     prompts = [
         state_prompt(turn.history) + state_line(turn.in_use) + database_line(found) + ACTIONS_MARKER
         for turn, found in zip(answered, lookups, strict=True)
     ]
-    actions = _continue(target, prompts, max_new_tokens, seed)
+    actions = continue_greedily(target, prompts, max_new_tokens, seed)
     prompts = [prompt + text_line(action) + RESPONSE_MARKER for prompt, action in zip(prompts, actions, strict=True)]
-    responses = _continue(target, prompts, max_new_tokens, seed)
+    responses = continue_greedily(target, prompts, max_new_tokens, seed)
     done = {
         (turn.dialogue.id, turn.turn): replace(
             turn, database=found, actions=one_line(action), response=one_line(response)
@@ -174,13 +171,42 @@ def gold_log_likelihood(
         for i, turn in enumerate(dialogue.turns)
         if turn.state is not None
     ]
-    prompts = [state_prompt(_history(dialogues[d], i, shorten)[0]) for d, i in known]
-    gold = [state_line(dialogues[d].turns[i].state or frozenset()) for d, i in known]
-    scores = target.logprobs(prompts, gold) if known else []
-    if len(scores) != len(known):
-        raise AuditError(f"the target scored {len(scores)} of {len(known)} gold states; perplexity needs all")
+    return sum_scores(
+        target,
+        dialogues,
+        [
+            GoldLine(
+                d,
+                i,
+                state_prompt(_history(dialogues[d], i, shorten)[0]),
+                state_line(dialogues[d].turns[i].state or frozenset()),
+            )
+            for d, i in known
+        ],
+    )
+
+
+class GoldLine(NamedTuple):
+    """What the bot should have written in one turn."""
+
+    dialogue: int
+    """Position of its dialogue."""
+    turn: int
+    prompt: str
+    text: str
+
+
+def sum_scores(target: Target, dialogues: Sequence[Dialogue], gold: Sequence[GoldLine]) -> list[tuple[float, int]]:
+    """Return the summed log-probability of each dialogue's gold lines, and their number of tokens.
+
+    Raises:
+        AuditError: The target cannot score, or a score is not finite.
+    """
+    scores = target.logprobs([line.prompt for line in gold], [line.text for line in gold]) if gold else []
+    if len(scores) != len(gold):
+        raise AuditError(f"the target scored {len(scores)} of {len(gold)} gold states; perplexity needs all")
     sums = [(0.0, 0) for _ in dialogues]
-    for (d, i), score in zip(known, scores, strict=True):
+    for (d, i, _, _), score in zip(gold, scores, strict=True):
         total = float(score.sum())
         if not math.isfinite(total):
             raise AuditError(f"dialogue {dialogues[d].id}, turn {i}: the gold state's log-probability is {total}")
@@ -195,8 +221,22 @@ def _history(dialogue: Dialogue, turn: int, shorten: Shorten | None) -> tuple[tu
     return kept, len(kept) < len(whole)
 
 
-def _continue(target: Target, prompts: Sequence[str], max_new_tokens: int, seed: int) -> list[str]:
-    """Return one greedy continuation per prompt."""
+def look_up(turn: TrackedTurn, database: Database | None) -> str:
+    """Return what the database says to the state in use.
+
+    Without a database the corpus' own record stands in: an oracle, which the protocol names.
+    """
+    if database is None:
+        return turn.dialogue.turns[turn.turn].database
+    return database.lookup(turn.in_use, turn.before)
+
+
+def continue_greedily(target: Target, prompts: Sequence[str], max_new_tokens: int, seed: int) -> list[str]:
+    """Return one greedy continuation per prompt.
+
+    Raises:
+        AuditError: The target failed or gave fewer texts than it was asked for.
+    """
     if not prompts:
         return []
     texts = target.sample(prompts, n=1, max_new_tokens=max_new_tokens, decoding=GREEDY, seed=seed)

@@ -2,7 +2,9 @@
 
 Guarantees: every number keeps its interval and n; a number that was not measured stays empty, never zero; the
 aggregate of an arm over seeds is the mean of its runs, its interval spanning the runs' own intervals (so it is never
-narrower than what one run shows; the paired analysis over seeds is another table). Only runs of one arm on one corpus
+narrower than what one run shows; the paired analysis over seeds is another table); a guarantee is no measurement, so
+its epsilon and delta are the largest of the runs', and missing where a run has none. An arm without a guarantee has
+the privacy unit `none` and an empty epsilon, which is not an epsilon of 0. Only runs of one arm on one corpus
 and sides of like size are aggregated; arms of one name that differ in these are told apart by name. Reports of
 `hushbot audit` repeat a bot that has its own run, or one without a recipe: they have rows and no part in an aggregate.
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
 """Okabe and Ito's palette, which readers with colour-blindness can tell apart."""
 ALL_SEEDS = "all"
+NO_GUARANTEE = "none"
+"""The privacy unit of a run that was not differentially private."""
+GUARANTEES = ("epsilon", "delta")
+"""Columns that bound every run of an arm by their largest value, not by their mean."""
 ALIKE = 0.1
 """Sides whose sizes differ by no more than this part are of one experiment: seeds deal groups out differently."""
 AUDIT_NOTE = "utility was measured by run "
@@ -50,6 +56,8 @@ class ArmRow(NamedTuple):
     status: str
     numbers: Mapping[str, Point]
     """Column -> number; utility metrics and `<attack>/<headline metric>`, each attack's control beside it."""
+    privacy_unit: str = NO_GUARANTEE
+    """What epsilon is about (`dialogue`); `none` without a guarantee."""
 
 
 def arm_name(report: AuditReport) -> str:
@@ -90,7 +98,7 @@ def rows_of(reports: Sequence[AuditReport]) -> list[ArmRow]:
     groups = _groups(reports)
     names = _group_names(groups)
     label = {id(report): name for name, group in zip(names, groups, strict=True) for report in group}
-    row = {id(r): ArmRow(label[id(r)], str(r.run.seed), r.status, dict(_numbers(r))) for r in reports}
+    row = {id(r): ArmRow(label[id(r)], str(r.run.seed), r.status, dict(_numbers(r)), _unit(r)) for r in reports}
     return [row[id(report)] for report in reports] + [
         _aggregate(name, [row[id(report)] for report in group])
         for name, group in zip(names, groups, strict=True)
@@ -150,10 +158,15 @@ def _numbers(report: AuditReport) -> Iterator[tuple[str, Point]]:
         label, control = control_of(name, attack)
         if control is not None:
             yield f"{headline}/{label}", _point(control)
-    epsilon = report.recipe.privacy.epsilon if report.recipe.privacy else None
-    yield "epsilon", Point(epsilon, None, None, 0)
+    privacy = report.recipe.privacy
+    yield "epsilon", Point(privacy.epsilon if privacy else None, None, None, 0)
+    yield "delta", Point(privacy.delta if privacy else None, None, None, 0)
     yield "seconds", Point(sum(report.run.seconds.values()), None, None, 0)
     yield "tokens_trained", Point(report.run.tokens_trained, None, None, 0)
+
+
+def _unit(report: AuditReport) -> str:
+    return report.recipe.privacy.unit if report.recipe.privacy else NO_GUARANTEE
 
 
 def _point(estimate: Estimate) -> Point:
@@ -162,7 +175,8 @@ def _point(estimate: Estimate) -> Point:
 
 def _aggregate(arm: str, rows: Sequence[ArmRow]) -> ArmRow:
     if len({row.seed for row in rows}) < len(rows):
-        return ArmRow(arm, ALL_SEEDS, "mixed", {})
+        return ArmRow(arm, ALL_SEEDS, "mixed", {}, "mixed")
+    units = {row.privacy_unit for row in rows}
     numbers = {}
     for column in dict.fromkeys(column for row in rows for column in row.numbers):
         points = [row.numbers[column] for row in rows if column in row.numbers]
@@ -170,14 +184,17 @@ def _aggregate(arm: str, rows: Sequence[ArmRow]) -> ArmRow:
         lows = [point.low for point in points if point.low is not None]
         highs = [point.high for point in points if point.high is not None]
         is_whole = len(values) == len(rows)  # a run without the number must not vanish in a mean
+        is_bound = column in GUARANTEES
+        if is_bound and len(units) > 1:
+            is_whole = False  # epsilons of different units do not compare
         numbers[column] = Point(
-            sum(values) / len(values) if values and is_whole else None,
+            (max(values) if is_bound else sum(values) / len(values)) if values and is_whole else None,
             min(lows) if lows and is_whole else None,
             max(highs) if highs and is_whole else None,
             sum(point.n for point in points),
         )
     status = "complete" if all(row.status == "complete" for row in rows) else "partial"
-    return ArmRow(arm, ALL_SEEDS, status, numbers)
+    return ArmRow(arm, ALL_SEEDS, status, numbers, units.pop() if len(units) == 1 else "mixed")
 
 
 def tradeoff_csv(rows: Sequence[ArmRow]) -> str:
@@ -186,10 +203,11 @@ def tradeoff_csv(rows: Sequence[ArmRow]) -> str:
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     parts = ("", "_low", "_high", "_n")
-    writer.writerow(["arm", "seed", "status", *(column + part for column in columns for part in parts)])
+    writer.writerow(["arm", "seed", "status", "privacy_unit", *(column + part for column in columns for part in parts)])
     for row in rows:
         cells = [row.numbers.get(column, Point(None, None, None, 0)) for column in columns]
-        writer.writerow([row.arm, row.seed, row.status, *("" if x is None else x for cell in cells for x in cell)])
+        numbers = ("" if x is None else x for cell in cells for x in cell)
+        writer.writerow([row.arm, row.seed, row.status, row.privacy_unit, *numbers])
     return sink.getvalue()
 
 

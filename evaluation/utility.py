@@ -3,12 +3,13 @@
 Guarantees: every number is an `Estimate` whose interval resamples dialogues; what could not be measured has
 value None and says why in `method`, never 0; the protocol beside the numbers names every rule and every place
 where gold text was shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in
-`hushbot.evaluation.tracking`.
+`hushbot.evaluation.tracking`, or in `hushbot.evaluation.running` for a bot that learns changes.
 
 What voids comparability with published numbers: a history over the backbone's limit loses its oldest lines, as
 in training (`turns_truncated` in the protocol counts such turns); BLEU is taken on plain (not delexicalised) text
 against the corpus' one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own
-tokenizer, and lower is better for it alone.
+tokenizer, lower is better for it alone, and a bot that learns changes has shorter gold lines than one that learns
+whole states.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbot.errors import AuditError
+from hushbot.evaluation import running, tracking
 from hushbot.evaluation.state_scoring import (
     ScoringRules,
     States,
@@ -31,17 +33,11 @@ from hushbot.evaluation.state_scoring import (
     estimates,
     score_turns,
 )
-from hushbot.evaluation.tracking import (
-    Shorten,
-    TrackedTurn,
-    gold_log_likelihood,
-    track,
-    track_responses,
-    track_states,
-)
+from hushbot.evaluation.tracking import Shorten, TrackedTurn, track
 from hushbot.prompts import render_state
 from hushbot.protocols import Database, Target
 from hushbot.stats import Bootstrap, cluster_bootstrap
+from hushbot.targets.guarded import guard_names, unguarded
 from hushbot.types import Dialogue, DialogueState, Estimate
 
 __all__ = [
@@ -56,6 +52,22 @@ __all__ = [
     "track",
 ]
 
+_PER_TOKEN = (
+    "per token of the target's own; lower is better; over what the bot is trained to write, so not comparable between "
+    "bots that write whole states and bots that write changes"
+)
+_WHOLE = {
+    "layout": "a history of utterances, then the whole state",
+    "history": "gold utterances",
+    "state": "predicted; unreadable ones count as wrong, and the bot goes on with its last readable one",
+    "perplexity": f"gold state lines after gold history, {_PER_TOKEN}",
+}
+_RUNNING = {
+    "layout": "one running text per dialogue, in which each turn states what it changed",
+    "history": "gold utterances, and the bot's own changes, database results and actions of earlier turns",
+    "state": "accumulated from the bot's own changes; unreadable ones count as wrong and change nothing",
+    "perplexity": f"gold lines of changes after the gold running text, {_PER_TOKEN}",
+}
 STATE_METRICS = ("joint_goal_accuracy", "state_precision", "state_recall", "state_f1")
 
 
@@ -109,6 +121,7 @@ def measure_utility(
     *,
     seed: int,
     shorten: Shorten | None = None,
+    learns_changes: bool = False,
 ) -> UtilityResult:
     """Run a bot over dialogues and measure its worth; a failing target gives no number, never a low one.
 
@@ -119,10 +132,12 @@ def measure_utility(
         settings: How to measure.
         seed: Of the draw of dialogues and of the intervals.
         shorten: Cuts a history that is too long as training did; None never cuts.
+        learns_changes: Whether the bot writes what each turn changed, in one running text per dialogue.
     """
     settings = settings or UtilitySettings()
     chosen = _choose(dialogues, settings.max_dialogues, seed)
-    tracked, failures = _run(target, chosen, database, settings, seed, shorten)
+    bot = _Bot(target, database, settings.max_new_tokens, seed, shorten, learns_changes)
+    tracked, failures = _run(bot, chosen, is_answering=settings.responses)
     by_dialogue: dict[str, list[DialogueState | None]] = {}
     for turn in tracked:
         by_dialogue.setdefault(turn.dialogue.id, []).append(turn.state)
@@ -133,13 +148,17 @@ def measure_utility(
         found["bleu"] = _not_measured(failures["responses"])
     else:
         found["bleu"] = bleu(tracked, seed=seed)
-    found["perplexity"] = _attempt_perplexity(target, chosen, seed, shorten)
-    protocol = _protocol(settings, scores, database, offered=len(dialogues), used=len(chosen))
+    found["perplexity"] = _attempt_perplexity(bot, chosen)
+    protocol = {
+        **_protocol(settings, scores, database, offered=len(dialogues), used=len(chosen)),
+        **(_RUNNING if learns_changes else _WHOLE),
+        "guards": list(guard_names(target)),
+    }
     n_truncated = None if "states" in failures else sum(turn.is_truncated for turn in tracked)
     return UtilityResult(
         estimates=found,
         protocol={**protocol, "turns_truncated": n_truncated},
-        rows=_rows(tracked, scores) if tracked else [],
+        rows=_rows(tracked, scores, learns_changes=learns_changes) if tracked else [],
     )
 
 
@@ -197,30 +216,68 @@ def _choose(dialogues: Sequence[Dialogue], limit: int | None, seed: int) -> list
     return [dialogues[i] for i in sorted(random.Random(seed).sample(range(len(dialogues)), limit))]
 
 
+@dataclass(frozen=True, slots=True)
+class _Bot:
+    """A bot with everything it is run with."""
+
+    target: Target
+    database: Database | None
+    max_new_tokens: int
+    seed: int
+    shorten: Shorten | None
+    learns_changes: bool
+
+    def track(self, dialogues: Sequence[Dialogue]) -> tuple[TrackedTurn, ...]:
+        """Return the states it tracks."""
+        if self.learns_changes:
+            return running.run_states(
+                self.target,
+                dialogues,
+                self.database,
+                max_new_tokens=self.max_new_tokens,
+                seed=self.seed,
+                shorten=self.shorten,
+            )
+        return tracking.track_states(
+            self.target, dialogues, max_new_tokens=self.max_new_tokens, seed=self.seed, shorten=self.shorten
+        )
+
+    def answer(self, turns: Sequence[TrackedTurn]) -> tuple[TrackedTurn, ...]:
+        """Return the turns with its answers."""
+        if self.learns_changes:
+            return running.run_responses(
+                self.target, turns, max_new_tokens=self.max_new_tokens, seed=self.seed, shorten=self.shorten
+            )
+        return tracking.track_responses(
+            self.target, turns, self.database, max_new_tokens=self.max_new_tokens, seed=self.seed
+        )
+
+    def score_gold(self, dialogues: Sequence[Dialogue]) -> list[tuple[float, int]]:
+        """Return how probable it finds what it should have written."""
+        score = running.gold_log_likelihood if self.learns_changes else tracking.gold_log_likelihood
+        # A guard that hides values hides their probabilities, too; perplexity is a property of the bot behind it.
+        return score(unguarded(self.target), dialogues, self.shorten)
+
+
 def _run(
-    target: Target,
-    dialogues: Sequence[Dialogue],
-    database: Database | None,
-    settings: UtilitySettings,
-    seed: int,
-    shorten: Shorten | None,
+    bot: _Bot, dialogues: Sequence[Dialogue], *, is_answering: bool
 ) -> tuple[tuple[TrackedTurn, ...], dict[str, str]]:
     """Run the bot as far as it goes; return its turns and, per stage that gave nothing, why."""
     try:
-        tracked = track_states(target, dialogues, max_new_tokens=settings.max_new_tokens, seed=seed, shorten=shorten)
+        tracked = bot.track(dialogues)
     except AuditError as error:
         return (), {"states": str(error), "responses": str(error)}
-    if not settings.responses:
+    if not is_answering:
         return tracked, {"responses": "responses are off (utility.responses=false)"}
     try:
-        return track_responses(target, tracked, database, max_new_tokens=settings.max_new_tokens, seed=seed), {}
+        return bot.answer(tracked), {}
     except AuditError as error:
         return tracked, {"responses": str(error)}
 
 
-def _attempt_perplexity(target: Target, dialogues: Sequence[Dialogue], seed: int, shorten: Shorten | None) -> Estimate:
+def _attempt_perplexity(bot: _Bot, dialogues: Sequence[Dialogue]) -> Estimate:
     try:
-        return perplexity(gold_log_likelihood(target, dialogues, shorten), seed=seed)
+        return perplexity(bot.score_gold(dialogues), seed=bot.seed)
     except AuditError as error:
         return _not_measured(str(error))
 
@@ -247,8 +304,6 @@ def _protocol(
         "dialogues_offered": offered,
         "dialogues_used": used,
         "decoding": f"greedy, at most {settings.max_new_tokens} tokens",
-        "history": "gold utterances",
-        "state": "predicted; unreadable ones count as wrong, and the bot goes on with its last readable one",
         "database": "the recorded result of the gold dialogue, an oracle: the corpus has no database"
         if database is None
         else "asked with the predicted state",
@@ -256,15 +311,18 @@ def _protocol(
         "responses": settings.responses,
         "reference": "the corpus' own response, plain text, one reference",
         "bleu": "sacrebleu corpus score, 0 to 100, tokenizer 13a, case kept, exponential smoothing",
-        "perplexity": "gold state lines after gold history, per token of the target's own; lower is better",
         "interval": "percentile bootstrap over dialogues",
     }
 
 
-def _rows(tracked: Sequence[TrackedTurn], scores: Sequence[TurnScore]) -> list[dict[str, Any]]:
+def _rows(tracked: Sequence[TrackedTurn], scores: Sequence[TurnScore], *, learns_changes: bool) -> list[dict[str, Any]]:
     rows = []
     for turn, score in zip(tracked, scores, strict=True):
         gold = turn.dialogue.turns[turn.turn].state
+        predicted: dict[str, str | None] = {"predicted_state": turn.text}
+        if learns_changes:
+            whole = None if turn.state is None else render_state(turn.state)
+            predicted = {"predicted_state": whole, "predicted_changes": turn.text}
         rows.append(
             {
                 "dialogue_id": score.dialogue_id,
@@ -274,7 +332,7 @@ def _rows(tracked: Sequence[TrackedTurn], scores: Sequence[TurnScore]) -> list[d
                 "matched": score.matched,
                 "spurious": score.spurious,
                 "missed": score.missed,
-                "predicted_state": turn.text,
+                **predicted,
                 "gold_state": None if gold is None else render_state(gold),
                 "response": turn.response,
                 "reference": turn.reference,

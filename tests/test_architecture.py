@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
-    {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"},
+    {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
+    | {"clock", "dates", "shapes", "mentions", "dialogue_values", "value_lists", "substitution"},
     {"training", "targets", "corpora", "run", "composition", "launching", "storage"},
     {"recipes", "attacks"},
     {"evaluation"},

@@ -12,7 +12,8 @@ and its history holds the earlier `User:` and `System:` lines only, never earlie
 from the utterances each turn.
 
 A bot that learns changes reads one running text instead: turn after turn as above, each state line with what the turn
-changed only. A slot that holds nothing any more is written without a value: `Restaurant(area=, food=thai)`.
+changed only. A slot that holds nothing any more is written without a value: `Restaurant(area=, food=thai)`. Both
+training and use take each turn of it from `running_turn`.
 
 Guarantees (property-tested):
 
@@ -34,7 +35,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from hushbot.errors import DataError, StateParseError
-from hushbot.types import Dialogue, DialogueState, SlotValue
+from hushbot.types import Dialogue, DialogueState, Segment, SlotValue, Turn
 
 STATE_MARKER = "Belief State:"
 DATABASE_MARKER = "Database:"
@@ -164,18 +165,62 @@ def read_changes(text: str) -> ParsedChanges:
 
 def changes_line(before: DialogueState, after: DialogueState) -> str:
     """Return what follows the state marker where changes are written: a blank, the changes, the end of the line."""
-    return f" {render_changes(changes_between(before, after))}\n"
+    return _changes_line(changes_between(before, after))
+
+
+def running_turn(turn: Turn, changes: Changes | None) -> tuple[Segment, ...]:
+    """Return one finished turn of a running text, cut where the bot begins and ends to write.
+
+    Args:
+        turn: Its utterances, database result and actions; its state is not looked at. Without a response it ends
+            after the changes.
+        changes: What the turn did to the state; None, where that is unknown, leaves the two utterances, from
+            which nothing is learnt.
+    """
+    segments = [Segment(line, False) for line in user_lines(turn.user)]
+    if changes is None:
+        answer = () if turn.response is None else (f"{SYSTEM_MARKER} {one_line(turn.response)}\n",)
+        return (*segments, *(Segment(line, False) for line in answer))
+    segments += [Segment(STATE_MARKER, False), Segment(_changes_line(changes), True)]
+    if turn.response is not None:
+        segments += [
+            Segment(database_line(turn.database), False),
+            Segment(ACTIONS_MARKER, False),
+            Segment(text_line(turn.actions), True),
+            Segment(RESPONSE_MARKER, False),
+            Segment(text_line(turn.response), True),
+        ]
+    return tuple(segments)
+
+
+def running_turns(dialogue: Dialogue) -> tuple[tuple[Segment, ...], ...]:
+    """Return each turn of a dialogue's running text, without its opening.
+
+    Changes are counted from the last known state, so those of a turn after an unknown one span both.
+    """
+    turns, before = [], frozenset[SlotValue]()
+    for turn in dialogue.turns:
+        turns.append(running_turn(turn, None if turn.state is None else changes_between(before, turn.state)))
+        before = before if turn.state is None else turn.state
+    return tuple(turns)
+
+
+def opening_lines(dialogue: Dialogue) -> tuple[str, ...]:
+    """Return the line of a system that speaks first; none where the user does."""
+    return (f"{SYSTEM_MARKER} {one_line(dialogue.opening)}\n",) if dialogue.opening else ()
+
+
+def user_lines(user: str) -> tuple[str, ...]:
+    """Return the line of an utterance; none for a user who says nothing, but taps a button."""
+    said = one_line(user)
+    return (f"{USER_MARKER} {said}\n",) if said else ()
 
 
 def history_lines(dialogue: Dialogue, turn_index: int) -> tuple[str, ...]:
-    """Return the lines a bot has read when it answers a turn: one string per utterance, each ending its line.
-
-    A user who says nothing, but taps a button, leaves no line.
-    """
-    lines = [f"{SYSTEM_MARKER} {one_line(dialogue.opening)}\n"] if dialogue.opening else []
+    """Return the lines a bot has read when it answers a turn: one string per utterance, each ending its line."""
+    lines = list(opening_lines(dialogue))
     for i, turn in enumerate(dialogue.turns[: turn_index + 1]):
-        if user := one_line(turn.user):
-            lines.append(f"{USER_MARKER} {user}\n")
+        lines += user_lines(turn.user)
         if i < turn_index and turn.response is not None:
             lines.append(f"{SYSTEM_MARKER} {one_line(turn.response)}\n")
     return tuple(lines)
@@ -194,6 +239,10 @@ def database_line(result: str) -> str:
 def text_line(text: str) -> str:
     """Return what follows the actions or response marker."""
     return f" {one_line(text)}\n"
+
+
+def _changes_line(changes: Changes) -> str:
+    return f" {render_changes(changes)}\n"
 
 
 def _read(text: str) -> tuple[_StateReader | None, ParsedState]:

@@ -12,7 +12,7 @@ from hushbot.commands import audit, compare, ls, train
 from hushbot.composition import compose, config_files, config_root
 from hushbot.errors import AuditError, ConfigError
 from hushbot.evaluation import report as pages
-from hushbot.evaluation import suite
+from hushbot.evaluation import making, suite
 from hushbot.launching import Cell
 from hushbot.run import RunDirectory
 from hushbot.types import AuditReport
@@ -178,7 +178,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("attack")
         return suite.finish(experiment, directory, report)
 
-    for name, step in (("fit_bot", fit), ("measure_bot", utility), ("measure", attack)):
+    monkeypatch.setattr(making, "make_bot", fit)
+    for name, step in (("measure_bot", utility), ("measure", attack)):
         monkeypatch.setattr(suite, name, step)
     return done
 

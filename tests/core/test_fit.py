@@ -495,7 +495,7 @@ def test_a_recipe_can_replace_module_and_batches(train: Train, few_dialogues: Au
             return [[0, 1], [epoch]]
 
     class Private(TaskBot):
-        def plan_batches(self, data: DialogueData) -> Two:
+        def plan_batches(self, data: DialogueData, settings: TrainerSettings, run_dir: Path) -> Two:
             return Two()
 
         def fill_gradients(self, batch: list[PackedDialogue]) -> list[float]:

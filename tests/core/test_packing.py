@@ -18,8 +18,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from hushbot.errors import ConfigError, DataError
 from hushbot.prompts import database_line, text_line
 from hushbot.tokens import encode, start_token
-from hushbot.training.packing import PackedDialogue, Row, loss_sum, pack, shorten_history, unpack_rows
-from hushbot.training.prefix_attention import NAME, Branch, PrefixLayout, verify
+from hushbot.training.packing import PackedDialogue, Row, loss_sum, losses, pack, shorten_history, unpack_rows
+from hushbot.training.prefix_attention import NAME, Branch, Forest, PrefixLayout, verify
 from hushbot.types import Example, Segment
 
 HAND_MADE = [
@@ -244,6 +244,64 @@ def test_dense_mask_shows_the_layout() -> None:
     ]
 
 
+def test_the_mask_of_a_forest_keeps_dialogues_apart() -> None:
+    forest = Forest((PrefixLayout(2, (Branch(1, prefix=1),)), PrefixLayout(1), PrefixLayout(2)))
+    assert forest.n_tokens == 6
+    assert forest.dense_mask()[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 0, 1, 0, 0, 0],
+        [0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 1, 1],
+    ]
+
+
+def several(tokenizer: Any) -> list[PackedDialogue]:
+    """Pack four dialogues of different lengths, the last of one turn, which has no branches."""
+    groups = [HAND_MADE, HAND_MADE[:2], [*HAND_MADE, *HAND_MADE[::-1]], HAND_MADE[1:2]]
+    return [pack(turn_examples(turns, f"d{i}"), tokenizer, max_length=1000) for i, turns in enumerate(groups)]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("make", [llama, gpt2, lora_llama])
+def test_dialogues_in_one_pass_lose_what_each_loses_alone(make: Any, dense: bool, tokenizer: Any) -> None:
+    model, packs = make().train(), several(tokenizer)
+    together = losses(model, packs, dense=dense)
+    assert together.shape == (4,)
+    assert together.dtype == torch.float32
+    for i, packed in enumerate(packs):
+        alone = loss_sum(model, packed)
+        torch.testing.assert_close(together[i], alone, rtol=1e-5, atol=0)
+        wanted = gradients(model, alone)
+        assert (gradients(model, losses(model, packs, dense=dense)[i]) - wanted).norm() <= 1e-5 * wanted.norm()
+    torch.testing.assert_close(losses(model, packs[::-1]).flip(0), together, rtol=1e-5, atol=0)
+
+
+def test_one_dialogue_in_a_pass_is_not_touched_by_another(tokenizer: Any) -> None:
+    """Not even by a rounding error, whatever the neighbour says."""
+    model, packs = llama(), several(tokenizer)
+    [before, *_] = losses(model, packs[:2]).tolist()
+    packs[1].input_ids.fill_(3)
+    packs[1].position_ids.zero_()
+    assert losses(model, packs[:2]).tolist()[0] == before
+
+
+def test_a_sliding_window_is_measured_against_the_longest_dialogue_of_a_pass(tokenizer: Any) -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    packs = several(tokenizer)
+    reaches = [int(packed.position_ids.max()) + 1 for packed in packs]
+    assert reaches.index(max(reaches)) == 2
+    shape: Any = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    window = max(reaches)
+    model = MistralForCausalLM(MistralConfig(vocab_size=320, num_hidden_layers=1, sliding_window=window, **shape))
+    losses(model, packs)
+    model = MistralForCausalLM(MistralConfig(vocab_size=320, num_hidden_layers=1, sliding_window=window - 1, **shape))
+    with pytest.raises(ConfigError, match=f"sliding window of {window - 1} tokens"):
+        losses(model, packs)
+
+
 def test_rows_are_the_tokens_the_bot_will_read(tokenizer: Any) -> None:
     examples = turn_examples([("hi <|endoftext|> Belief State: x", "None", "é", "so"), *HAND_MADE])
     rows = unpack_rows(examples, tokenizer, max_length=1000)
@@ -353,6 +411,18 @@ def test_verify_refuses_a_model_whose_tokens_see_the_future() -> None:
         verify(model)
 
 
+def test_verify_refuses_a_model_whose_dialogues_see_each_other() -> None:
+    model = llama()
+
+    def leak(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        # The last three tokens of the check are the second dialogue; alone, or in the first, nothing changes.
+        return output if output.shape[1] < 15 else output + output[:, :1] * (torch.arange(15) >= 12)[:, None]
+
+    model.model.layers[0].register_forward_hook(leak)
+    with pytest.raises(ConfigError, match="llama gives other logits"):
+        verify(model)
+
+
 def test_a_sliding_window_shorter_than_the_dialogue_is_refused(tokenizer: Any) -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
@@ -419,3 +489,97 @@ def test_a_history_in_use_is_cut_as_in_training(spare: int, tokenizer: Any) -> N
 
 def test_the_last_line_stays_whatever_the_limit(tokenizer: Any) -> None:
     assert shorten_history(("User: a\n", "User: b\n"), tokenizer, -5) == ("User: b\n",)
+
+
+def running_example(*turns: str) -> Example:
+    """Lay turns out as a running text: each is a user's line, which may be empty, then a state and a response."""
+    segments = [Segment("System: hi\n", False)]
+    for turn in turns:
+        segments += [Segment(f"User: {turn}\n", False)] if turn else []
+        segments += [Segment("Belief State:", False), Segment(f" {turn}\n", True)]
+        segments += [Segment("Response:", False), Segment(f" {turn.upper()}\n", True)]
+    return Example("d", tuple(segments))
+
+
+RUNNING = running_example("a", "bb", "", "cccc", "dd")
+N_OPENING, N_A, N_BB, N_NONE, N_CCCC, N_DD = TURNS = 11, 36, 39, 26, 45, 39
+
+
+def row_text(row: Row) -> str:
+    return "".join(map(chr, row.input_ids[1:]))
+
+
+def supervised_text(row: Row) -> str:
+    return "".join(chr(token) for token, learnt in zip(row.input_ids, row.supervised, strict=True) if learnt)
+
+
+def test_a_running_text_that_is_too_long_is_cut_between_turns_and_nothing_is_learnt_twice() -> None:
+    assert sum(TURNS) == len(RUNNING.text)
+    rows = unpack_rows([RUNNING], Letters(), max_length=100)
+    assert [supervised_text(row) for row in rows] == [
+        " a\n A\n bb\n BB\n",
+        " \n \n",
+        " cccc\n CCCC\n",
+        " dd\n DD\n",
+    ]
+    # Of the turns before, as many as have at most 50 tokens: bb has 39, cccc 45; `None` with bb would have 65.
+    assert [row_text(row) for row in rows] == [
+        RUNNING.text[: N_OPENING + N_A + N_BB],
+        RUNNING.text[N_OPENING + N_A :][: N_BB + N_NONE],
+        RUNNING.text[N_OPENING + N_A + N_BB :][: N_NONE + N_CCCC],
+        RUNNING.text[-N_CCCC - N_DD :],
+    ]
+
+
+@pytest.mark.parametrize("max_length", range(N_CCCC + 1, len(RUNNING.text) + 3))
+def test_windows_teach_every_supervised_token_once(max_length: int) -> None:
+    rows = unpack_rows([RUNNING], Letters(), max_length=max_length)
+    [whole] = unpack_rows([RUNNING], Letters(), max_length=1000)
+    assert "".join(map(supervised_text, rows)) == supervised_text(whole)
+    starts, turn_starts = [], [sum(TURNS[:n]) for n in range(len(TURNS))]
+    for row in rows:
+        start = RUNNING.text.index(row_text(row))  # in one piece
+        starts.append(start)
+        first_learnt = max(turn for turn in turn_starts if turn < start + row.supervised.index(True))
+        assert len(row.input_ids) <= max_length
+        assert start in turn_starts
+        assert first_learnt - start <= max(max_length // 2, N_OPENING)
+    assert starts == sorted(starts)
+    assert pack([RUNNING], Letters(), max_length=max_length).n_truncated == (len(rows) > 1)
+
+
+def test_an_opening_that_does_not_fit_is_dropped() -> None:
+    [first, *_] = unpack_rows([RUNNING], Letters(), max_length=N_CCCC + 1)
+    assert row_text(first).startswith("User: a\n")
+
+
+def test_a_turn_that_teaches_nothing_and_does_not_fit_is_passed_over() -> None:
+    idle = Segment(f"User: {'x' * 99}\n", False)
+    long = Example("d", (*RUNNING.segments[:6], idle, *RUNNING.segments[6:]))
+    assert [supervised_text(row) for row in unpack_rows([long], Letters(), max_length=60)] == [
+        supervised_text(row) for row in unpack_rows([RUNNING], Letters(), max_length=60)
+    ]
+    assert "x" not in "".join(row_text(row) for row in unpack_rows([long], Letters(), max_length=60))
+
+
+def test_turns_after_the_last_thing_to_learn_are_left_out_where_they_do_not_fit() -> None:
+    one = running_example("a")
+    idle = [Segment(f"User: {i}\n", False) for i in range(9)]
+    [row] = unpack_rows([Example("d", (*one.segments, *idle))], Letters(), max_length=70)
+    assert row_text(row) == f"{one.text}User: 0\nUser: 1\n"
+
+
+def test_a_turn_of_a_running_text_that_does_not_fit_alone_is_an_error() -> None:
+    with pytest.raises(DataError, match=r"dialogue d: .* 197 tokens still has 46 .* backbone\.max_length"):
+        unpack_rows([RUNNING], Letters(), max_length=N_CCCC)
+
+
+@pytest.mark.parametrize("make", [llama, gpt2])
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_training_on_windows_equals_ordinary_rows(make: Any, share: float, tokenizer: Any) -> None:
+    whole = pack([RUNNING], tokenizer, max_length=1000)
+    max_length = int(share * whole.n_tokens)
+    packed = pack([RUNNING], tokenizer, max_length=max_length)
+    assert packed.layout.branches
+    assert sorted(packed.targets.tolist()) == sorted(whole.targets.tolist())
+    assert_equal_training(make(), [RUNNING], tokenizer, max_length)

@@ -13,6 +13,7 @@ from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
 from hushbot.errors import DataError
 from hushbot.evaluation import audited, suite
+from hushbot.evaluation.experiment import Experiment
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.schema import Schema
@@ -25,9 +26,9 @@ CONFIG = {"recipe": {"turn_level": {"_target_": "hushbot.recipes.turn_level.Turn
 
 
 @pytest.fixture
-def experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> suite.Experiment:
+def experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> Experiment:
     dialogues = (*synthetic_split.members[:3], *synthetic_split.nonmembers[:3])
-    return suite.Experiment(
+    return Experiment(
         config=CONFIG,
         name="turn_level",
         corpus=Corpus(dialogues, synthetic_schema, "synthetic"),
@@ -40,7 +41,7 @@ def experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> suite.E
 
 
 @pytest.fixture
-def finished(experiment: suite.Experiment, tmp_path: Path) -> RunDirectory:
+def finished(experiment: Experiment, tmp_path: Path) -> RunDirectory:
     """Return a run that says it has trained a bot; there is a model folder with nothing in it."""
     with suite.open_run(experiment, tmp_path / "run") as directory:
         report = suite.start_report(experiment, directory)
@@ -67,7 +68,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch, stranger: Target) -> list[dict[str
 
 
 def test_a_run_hands_on_its_bot_and_what_is_known_of_it(
-    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]], stranger: Target
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]], stranger: Target
 ) -> None:
     target, update = audited.load_run_target(finished, experiment, INFERENCE)
     assert target is stranger  # turn_level guards nothing
@@ -79,7 +80,7 @@ def test_a_run_hands_on_its_bot_and_what_is_known_of_it(
 
 
 def test_other_members_are_refused_before_the_bot_is_loaded(
-    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]]
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]]
 ) -> None:
     split = experiment.split
     swapped = AuditSplit(split.nonmembers, split.members)
@@ -89,7 +90,7 @@ def test_other_members_are_refused_before_the_bot_is_loaded(
 
 
 def test_changed_data_is_refused(
-    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]]
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]]
 ) -> None:
     first, *rest = experiment.corpus.dialogues
     changed = replace(experiment.corpus, dialogues=(replace(first, opening="hello"), *rest))
@@ -100,7 +101,7 @@ def test_changed_data_is_refused(
 
 @pytest.mark.parametrize("lack", ["model", "weights", "recipe"])
 def test_a_directory_without_a_bot_says_so(
-    finished: RunDirectory, experiment: suite.Experiment, no_model: list[dict[str, Any]], lack: str
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]], lack: str
 ) -> None:
     if lack == "model":
         finished.model.rmdir()
@@ -123,7 +124,7 @@ def test_a_model_folder_is_named_by_its_weights() -> None:
 
 def test_a_bot_that_was_trained_anew_is_refused_before_it_is_loaded(
     finished: RunDirectory,
-    experiment: suite.Experiment,
+    experiment: Experiment,
     no_model: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,7 +10,15 @@ from types import ModuleType
 import pytest
 
 from hushbot.errors import DataError
-from hushbot.evaluation.report import NOT_MEASURED, print_summary, show, summary, write_comparison, write_page
+from hushbot.evaluation.report import (
+    NOT_MEASURED,
+    guarantee,
+    print_summary,
+    show,
+    summary,
+    write_comparison,
+    write_page,
+)
 from hushbot.run import RunDirectory
 from hushbot.types import Estimate
 
@@ -24,7 +32,8 @@ def neighbour(name: str) -> ModuleType:
     return module
 
 
-make_report = neighbour("test_tradeoff").make_report
+tradeoff = neighbour("test_tradeoff")
+make_report, private = tradeoff.make_report, tradeoff.private
 
 
 @pytest.fixture
@@ -82,3 +91,31 @@ def test_summary_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "50% of dialogue states" in summary(reports[0])
     assert "leaks under untargeted extraction" in summary(reports[0])
     assert "no conclusion" in summary(reports[1])
+
+
+def test_a_guarantee_is_written_with_unit_and_delta_and_its_absence_is_no_number() -> None:
+    plain = make_report("turn_level", 0, 0.5, 0.6)
+    assert guarantee(private(plain, 8.0)) == "epsilon 8 per dialogue, delta 0.008"
+    assert guarantee(plain) == "none"
+    assert guarantee(private(plain, float("inf"))) == "none (epsilon is not finite)"
+    assert "its formal guarantee is epsilon 8 per dialogue, delta 0.008" in summary(private(plain, 8.0))
+    assert "it has no formal guarantee" in summary(plain)
+
+
+def test_page_shows_each_arms_guarantee_and_the_recipes_notes(tmp_path: Path) -> None:
+    noted = make_report("value_copy", 0, 0.5, 0.6).model_copy(
+        update={"notes": ["value_copy: 3 <b>values</b> are blank", "loader: 2 dialogues skipped"]}
+    )
+    made = {"private": private(make_report("dp_sgd", 0, 0.5, 0.6), 8.0), "plain": noted}
+    for name, report in made.items():
+        with RunDirectory(tmp_path / name).create({"arm": name}, {"members": []}) as directory:
+            directory.write_report(report)
+    write_page([tmp_path / "private", tmp_path / "plain"], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>epsilon 8 per dialogue, delta 0.008</td>" in page
+    assert "<td>none</td>" in page
+    assert "Formal guarantee: none" in page
+    assert "clipping norm 1, 10 steps" in page
+    before_numbers = page.split("value_copy, seed 0</h2>")[1].split("<table>")[0]
+    assert "<li>value_copy: 3 &lt;b&gt;values&lt;/b&gt; are blank</li>" in before_numbers
+    assert "loader" not in before_numbers

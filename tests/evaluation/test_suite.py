@@ -14,8 +14,9 @@ import pytest
 from hushbot.composition import compose
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
-from hushbot.errors import AuditError, ConfigError, DataError
-from hushbot.evaluation import suite
+from hushbot.errors import AuditError, ConfigError, DataError, HushbotError
+from hushbot.evaluation import making, suite
+from hushbot.evaluation.experiment import Experiment
 from hushbot.evaluation.utility import UtilitySettings
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
@@ -54,7 +55,7 @@ class RecordingTracker:
         self.seen.append(report)
 
 
-MakeExperiment = Callable[..., suite.Experiment]
+MakeExperiment = Callable[..., Experiment]
 
 
 @pytest.fixture
@@ -63,9 +64,9 @@ def make_experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> Ma
     corpus = Corpus(dialogues, synthetic_schema, "synthetic", notes=("one dialogue was mended",))
     split = AuditSplit(dialogues[:4], dialogues[4:7], controls=dialogues[7:])
 
-    def make(attacks: dict[str, FakeAttack], tracker: RecordingTracker | None = None, **more: Any) -> suite.Experiment:
+    def make(attacks: dict[str, FakeAttack], tracker: RecordingTracker | None = None, **more: Any) -> Experiment:
         settings = {"config": {"setting": 1}, "reveal": False, **more}
-        return suite.Experiment(
+        return Experiment(
             name="turn_level",
             corpus=corpus,
             drawn=SplitReport(split, notes=("a group was broken up",)),
@@ -78,7 +79,7 @@ def make_experiment(synthetic_split: AuditSplit, synthetic_schema: Schema) -> Ma
     return make
 
 
-def measure(experiment: suite.Experiment, path: Path, target: Target, said: list[str] | None = None) -> AuditReport:
+def measure(experiment: Experiment, path: Path, target: Target, said: list[str] | None = None) -> AuditReport:
     """Attack as every command does, into a directory that may hold something already."""
     with suite.open_run(experiment, path) as directory:
         report = suite.start_report(experiment, directory)
@@ -264,10 +265,10 @@ def tiny_config(*overrides: str) -> dict[str, Any]:
     return compose("train", ["trainer.accelerator=cpu", "trainer.progress_bar=false", *overrides])
 
 
-def fitted(experiment: suite.Experiment, path: Path) -> tuple[Any, AuditReport]:
+def fitted(experiment: Experiment, path: Path) -> tuple[Any, AuditReport]:
     with suite.open_run(experiment, path) as directory:
         report = suite.start_report(experiment, directory)
-        return suite.fit_bot(experiment, experiment.config, directory, report, say_nothing)
+        return making.make_bot(experiment, experiment.config, directory, report, say_nothing)
 
 
 def test_a_trained_bot_is_controlled_by_what_it_was_trained_from(
@@ -283,7 +284,7 @@ def test_a_trained_bot_is_controlled_by_what_it_was_trained_from(
     record = json.loads((folder / "hushbot_backbone.json").read_text(encoding="utf-8"))
     (folder / "hushbot_backbone.json").write_text(json.dumps(record | {"started_from": "other"}), encoding="utf-8")
     with pytest.raises(DataError, match="trained from"):
-        suite.target_of(config, folder, config["inference"], name="turn_level")
+        making.target_of(config, folder, config["inference"], name="turn_level")
 
 
 def test_an_untrained_adapter_is_nobodys_control(make_experiment: MakeExperiment, tmp_path: Path) -> None:
@@ -305,3 +306,85 @@ def test_lost_history_is_noted(make_experiment: MakeExperiment, tmp_path: Path) 
     assert shorten is not None
     assert shorten(("User: " + "a long story " * 9 + "\n", "User: b\n")) == ("User: b\n",)
     assert suite.history_cutter(tmp_path / "nothing", 100) is None
+
+
+LORA = "+backbone.lora._target_=hushbot.training.backbone.LoraSettings"
+
+
+def test_what_private_training_spent_is_in_the_report_that_knows_the_weights(
+    make_experiment: MakeExperiment, tmp_path: Path
+) -> None:
+    config = tiny_config("recipe=dp_sgd", "recipe.dp_sgd.accountant=rdp", "trainer.max_epochs=1", LORA)
+    _, report = fitted(make_experiment({}, config=config), tmp_path / "run")
+    privacy = on_disk(tmp_path / "run").recipe.privacy
+    assert privacy == report.recipe.privacy
+    assert privacy is not None
+    assert (privacy.unit, privacy.steps, privacy.n_units, privacy.engine) == ("dialogue", 1, 4, "hooks")
+    assert 7.5 < privacy.epsilon <= privacy.target_epsilon == 8.0
+    assert (tmp_path / "run" / "privacy_ledger.jsonl").is_file()
+    assert report.run.weights_sha256 is not None
+    assert not any("not compared" in note for note in report.notes)
+
+
+def test_with_a_known_seed_there_is_no_epsilon(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    known = tiny_config("recipe=dp_sgd", "recipe.dp_sgd.insecure_seed=1", "trainer.max_epochs=1", LORA)
+    _, report = fitted(make_experiment({}, config=known), tmp_path / "run")
+    assert report.recipe.privacy is None
+    assert any("NOT private" in note for note in report.notes)
+
+
+def test_a_saved_model_that_is_not_the_trained_one_is_an_error(
+    make_experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hushbot.training import backbone
+
+    config = tiny_config("trainer.max_epochs=1", LORA)
+    save_model = backbone.save_model
+
+    def save_untrained(model: Any, tokenizer: Any, folder: Path, *, started_from: str) -> None:
+        untrained = suite.build(config["backbone"], "backbone").load()
+        save_model(untrained.model, tokenizer, folder, started_from=started_from)
+
+    monkeypatch.setattr(backbone, "save_model", save_untrained)
+    with pytest.raises(HushbotError, match="what was trained is not what was saved"):
+        fitted(make_experiment({}, config=config), tmp_path / "run")
+
+
+def test_without_a_dialogue_to_compare_on_the_report_says_so(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    experiment = make_experiment({}, config=tiny_config("trainer.max_epochs=0", LORA))
+    split = replace(experiment.split, controls=())
+    _, report = fitted(replace(experiment, drawn=replace(experiment.drawn, split=split)), tmp_path / "run")
+    assert any("was not compared with the trained one" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "learns_changes"),
+    [
+        (["recipe=dialogue_level"], True),
+        (["recipe=dialogue_level", "fit=false"], False),
+        (["recipe=turn_level"], False),
+    ],
+)
+def test_a_bot_is_asked_for_what_it_was_trained_to_write(
+    make_experiment: MakeExperiment,
+    tmp_path: Path,
+    memoriser: Target,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    learns_changes: bool,
+) -> None:
+    seen: list[bool] = []
+    measure_utility = suite.measure_utility
+
+    def noting(*given: Any, **named: Any) -> Any:
+        seen.append(named["learns_changes"])
+        return measure_utility(*given, **named)
+
+    monkeypatch.setattr(suite, "measure_utility", noting)
+    experiment = make_experiment({}, config=tiny_config(*overrides))
+    settings = UtilitySettings(max_dialogues=1, responses=False)
+    with suite.open_run(experiment, tmp_path) as directory:
+        report = suite.start_report(experiment, directory)
+        report = suite.measure_bot(experiment, settings, memoriser, directory, report, say_nothing)
+    assert seen == [learns_changes]
+    assert ("running text" in str(report.utility_protocol["layout"])) is learns_changes

@@ -8,7 +8,7 @@ import io
 import pytest
 
 from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
-from hushbot.types import AttackResult, AuditReport, DataInfo, Estimate, Headline, RecipeInfo, RunInfo
+from hushbot.types import AttackResult, AuditReport, DataInfo, Estimate, Headline, PrivacyInfo, RecipeInfo, RunInfo
 
 HEADLINE = "state_precision@100"
 
@@ -157,3 +157,34 @@ def test_figure_draws_each_run_and_its_chance_line() -> None:
 
 def test_arm_is_spelled_as_it_is_asked_for() -> None:
     assert arm_name(make_report("dialogue_level+dp_sgd", 0, 0.5, 0.5)) == "dialogue_level+dp_sgd"
+
+
+def private(report: AuditReport, epsilon: float, unit: str = "dialogue") -> AuditReport:
+    privacy = PrivacyInfo(
+        unit=unit,
+        epsilon=epsilon,
+        delta=epsilon / 1000,
+        accountant="prv",
+        noise_multiplier=1.0,
+        sample_rate=0.1,
+        steps=10,
+        max_grad_norm=1.0,
+        secure_rng=False,
+    )
+    return report.model_copy(update={"recipe": report.recipe.model_copy(update={"privacy": privacy})})
+
+
+def test_epsilon_stands_with_its_delta_and_unit_and_an_arm_without_one_has_none() -> None:
+    reports = [private(make_report("a", 0, 0.5, 0.6), 8.0), make_report("b", 0, 0.5, 0.6)]
+    dp, plain, *_ = csv.DictReader(io.StringIO(tradeoff_csv(rows_of(reports))))
+    assert (dp["epsilon"], dp["delta"], dp["privacy_unit"]) == ("8.0", "0.008", "dialogue")
+    assert (plain["epsilon"], plain["delta"], plain["privacy_unit"]) == ("", "", "none")
+
+
+def test_the_bound_of_an_arm_is_its_worst_runs_and_missing_where_one_run_has_none() -> None:
+    bounded = [private(make_report("a", seed, 0.5, 0.6), epsilon) for seed, epsilon in ((0, 2.0), (1, 8.0))]
+    arm = rows_of(bounded)[-1]
+    assert (arm.numbers["epsilon"].value, arm.numbers["delta"].value, arm.privacy_unit) == (8.0, 0.008, "dialogue")
+    for other in (make_report("a", 2, 0.5, 0.6), private(make_report("a", 2, 0.5, 0.6), 2.0, unit="user")):
+        arm = rows_of([*bounded, other])[-1]
+        assert (arm.numbers["epsilon"].value, arm.numbers["delta"].value, arm.privacy_unit) == (None, None, "mixed")

@@ -7,10 +7,14 @@ from pathlib import Path
 
 
 def main(runs: Sequence[Path], out: Path) -> None:
-    """Write the comparison and print its table."""
+    """Write each run's privacy card and the comparison, and print its table."""
+    from hushbot.evaluation.card import write_card
     from hushbot.evaluation.report import print_summary, write_comparison
     from hushbot.run import RunDirectory
 
     write_comparison(runs, out)
-    print_summary([RunDirectory.open(path).read_report() for path in runs])
+    reports = [RunDirectory.open(path).read_report() for path in runs]
+    for path, report in zip(runs, reports, strict=True):
+        write_card(report, path)
+    print_summary(reports)
     print(f"comparison: {out / 'report.html'}")

@@ -41,7 +41,7 @@ def run_path(config: Mapping[str, Any]) -> Path:
 def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> AuditReport:
     """Train and audit into a run directory, resuming what is there."""
     from hushbot.composition import build
-    from hushbot.evaluation import suite
+    from hushbot.evaluation import making, suite
     from hushbot.evaluation.report import write_page
 
     page = path / "report.html"
@@ -55,7 +55,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
         report = suite.start_report(experiment, directory)
         if report.status != "complete":
             try:
-                target, report = suite.fit_bot(experiment, config, directory, report, say)
+                target, report = making.make_bot(experiment, config, directory, report, say)
                 report = suite.measure_bot(experiment, settings, target, directory, report, say)
                 report = suite.measure(experiment, target, directory, report, say)
             except HushbotError as error:

@@ -6,7 +6,7 @@ state, thread count and working directory are left as they were. Only `split.mem
 `split.calibration` is looked at besides.
 
 Void when the number of threads differs between the attempts (floating-point sums then differ in the last
-bits), and on GPUs, whose kernels are not all deterministic.
+bits), on GPUs, whose kernels are not all deterministic, and for private recipes, whose noise must never repeat.
 
 Torch and Lightning are imported when training starts: a configuration can be checked without them.
 """
@@ -21,14 +21,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hushbot.errors import ConfigError
 from hushbot.schema import Schema
 from hushbot.training.stack import RecipeStack
-from hushbot.types import AuditSplit
+from hushbot.types import AuditSplit, PrivacyInfo
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -125,6 +125,10 @@ class FitResult:
     n_truncated: int
     """Examples of the members that lost their oldest history to fit the length limit, in the first epoch's form."""
     history: tuple[EpochRecord, ...] = ()
+    privacy: PrivacyInfo | None = None
+    """The differential privacy that the weights have; None where no recipe gives any."""
+    notes: tuple[str, ...] = ()
+    """What the recipes and the training have to say, for the report."""
 
 
 def fit(
@@ -149,12 +153,13 @@ def fit(
         schema: For recipes that rewrite.
         settings: How to train.
         max_length: Longest example in tokens.
-        checkpoint_dir: Where `last.ckpt` is kept and looked for.
+        checkpoint_dir: Where `last.ckpt` is kept and looked for; a privacy ledger lies beside this folder.
         seed: Decides order, rewriting and dropout.
 
     Raises:
         ConfigError: Early stopping is on and there is no calibration part.
         DataError: Dialogues cannot be trained on; all of them are named.
+        PrivacyError: A guarantee that a recipe promises would be void.
         HushbotError: The loss is not finite, the weights do not move, or the checkpoint is another run's.
     """
     from hushbot.training.data import DialogueData, Packer
@@ -176,8 +181,10 @@ def fit(
             "set split.calibration or trainer.patience=null"
         )
     module: TaskBot = stack.privatize(TaskBot(model, plan_training(data, settings)))
-    data.batches = module.plan_batches(data)
-    return _train(module, data, settings, checkpoint_dir)
+    data.batches = module.plan_batches(data, settings, checkpoint_dir.parent)
+    result = _train(module, data, settings, checkpoint_dir)
+    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes())
+    return replace(result, privacy=module.privacy(), notes=notes)
 
 
 def plan_training(data: DialogueData, settings: TrainerSettings) -> TrainingPlan:
@@ -242,7 +249,7 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
             module.train()
             trainer.fit(module, datamodule=data, ckpt_path=str(path) if path.exists() else None, weights_only=True)
             module.eval()
-    if best is not None:
+    if best is not None and best.weights:  # none where a privacy budget ended before min_epochs
         best.restore(module)
     if not settings.keep_checkpoints:
         _remove_checkpoint(path)
@@ -253,8 +260,8 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
         tokens_trained=module.tokens_trained,
         supervised_tokens=data.n_supervised,
         seconds=module.seconds,
-        stopped_early=len(module.history) < settings.max_epochs,
-        best_calibration_loss=best.best_loss if best is not None else min(losses, default=None),
+        stopped_early=trainer.global_step < settings.max_epochs * data.batches.n_steps,
+        best_calibration_loss=best.best_loss if best is not None and best.weights else min(losses, default=None),
         n_truncated=n_truncated,
         history=tuple(module.history),
     )

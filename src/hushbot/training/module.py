@@ -24,7 +24,8 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -35,6 +36,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from hushbot.errors import HushbotError
 from hushbot.training.data import Batches, DialogueData
 from hushbot.training.packing import PackedDialogue, loss_sum
+from hushbot.types import PrivacyInfo
+
+if TYPE_CHECKING:
+    from hushbot.training.fit import TrainerSettings
 
 STATE_KEY = "hushbot"
 
@@ -110,9 +115,23 @@ class TaskBot(pl.LightningModule):
         self._started: float | None = None
         self._random_state: Mapping[str, Any] | None = None
 
-    def plan_batches(self, data: DialogueData) -> Batches:
-        """Return how members are grouped into logical batches; a private recipe samples them instead."""
+    def plan_batches(self, data: DialogueData, settings: TrainerSettings, run_dir: Path) -> Batches:
+        """Return how members are grouped into logical batches; a private recipe samples them instead.
+
+        Args:
+            data: The members.
+            settings: How long and how fast to train.
+            run_dir: Where a private recipe keeps its ledger.
+        """
         return data.batches
+
+    def privacy(self) -> PrivacyInfo | None:
+        """Return the guarantee that training gave; None without one."""
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what the report should say of this training."""
+        return ()
 
     @property
     def seconds(self) -> float:

@@ -2,13 +2,14 @@
 
 Guarantees: a branch attends to the first `prefix` tokens of the trunk and to itself, causally, and to nothing
 else; so with the position ids it would have had alone, every token gets the hidden state it would have had
-alone, up to floating-point rounding. No mask over the whole sequence is built: the trunk is one causal block,
+alone, up to floating-point rounding. Several dialogues may stand one after another in one pass (`Forest`): each
+attends to itself only. No mask over the whole sequence is built: the trunk is one causal block,
 each branch one rectangle, so the cost is that of the pairs which exist. Works with every model that goes
 through transformers' `AttentionInterface` (Llama- and GPT-2-type, grouped-query heads, peft adapters,
 gradient checkpointing); others get the same attention as one dense mask.
 
 Void where attention is not all there is to context, or not plain: state-space layers, sliding windows, logit
-caps and attention sinks are refused. `verify` compares a packed sequence with ordinary rows on the model
+caps and attention sinks are refused. `verify` compares packed sequences with ordinary rows on the model
 itself, so an architecture that slips through all checks is refused too. Dropout makes equality a statement
 about expectations only.
 
@@ -18,7 +19,7 @@ Source: transformers, "Attention interface"; the structure is our own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,11 @@ class PrefixLayout:
         """Return the length of the packed sequence."""
         return self.trunk + sum(branch.length for branch in self.branches)
 
+    @property
+    def trees(self) -> tuple[PrefixLayout, ...]:
+        """Return the packed sequences that stand in one pass: this one alone."""
+        return (self,)
+
     def dense_mask(self, *, device: torch.device | str = "cpu") -> Tensor:
         """Return the same attention as a (1, 1, n, n) boolean mask, True where a query sees a key."""
         mask = torch.zeros(self.n_tokens, self.n_tokens, dtype=torch.bool, device=device)
@@ -71,16 +77,42 @@ class PrefixLayout:
         return mask[None, None]
 
 
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Several packed sequences one after another in one pass, each attending to itself only."""
+
+    trees: tuple[PrefixLayout, ...]
+    """The layout of each, in order and without gaps."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Return the length of all sequences together."""
+        return sum(tree.n_tokens for tree in self.trees)
+
+    def dense_mask(self, *, device: torch.device | str = "cpu") -> Tensor:
+        """Return the same attention as a (1, 1, n, n) boolean mask: block-diagonal."""
+        mask = torch.zeros(self.n_tokens, self.n_tokens, dtype=torch.bool, device=device)
+        start = 0
+        for tree in self.trees:
+            stop = start + tree.n_tokens
+            mask[start:stop, start:stop] = tree.dense_mask(device=device)[0, 0]
+            start = stop
+        return mask[None, None]
+
+
+Layout: TypeAlias = PrefixLayout | Forest
+
+
 def prefix_logits(
     model: nn.Module,
     input_ids: Tensor,
     position_ids: Tensor,
-    layout: PrefixLayout,
+    layout: Layout,
     keep: Tensor,
     *,
     dense: bool = False,
 ) -> Tensor:
-    """Return the logits at the positions `keep` of one packed sequence, (len(keep), vocabulary).
+    """Return the logits at the positions `keep` of one packed sequence or forest, (len(keep), vocabulary).
 
     Leaves the model's attention implementation at `NAME`: gradient checkpointing computes layers again during
     the backward pass, when it is too late to switch.
@@ -117,7 +149,7 @@ def prefix_logits(
 
 @torch.no_grad()
 def verify(model: nn.Module) -> None:
-    """Compare a small packed sequence with its ordinary rows on this very model.
+    """Compare two small packed sequences in one pass with their ordinary rows on this very model.
 
     Raises:
         ConfigError: They differ, so the architecture cannot be trained on packed dialogues.
@@ -126,16 +158,16 @@ def verify(model: nn.Module) -> None:
     if getattr(_base_model(model), "_is_stateful", False):
         raise ConfigError(f"backbone: {config.model_type} models keep a running state; choose an attention model")
     device = next(model.parameters()).device
-    ids = [(7 * i + 3) % config.vocab_size for i in range(12)]
-    # Trunk of 5, a branch after its first 2 tokens, a branch after its first 4.
-    layout = PrefixLayout(5, (Branch(4, 2), Branch(3, 4)))
-    positions = [0, 1, 2, 3, 4, 2, 3, 4, 5, 4, 5, 6]
-    rows = [ids[:5], ids[:2] + ids[5:9], ids[:4] + ids[9:]]
+    ids = [(7 * i + 3) % config.vocab_size for i in range(15)]
+    # Trunk of 5, a branch after its first 2 tokens, a branch after its first 4; then another dialogue.
+    layout = Forest((PrefixLayout(5, (Branch(4, 2), Branch(3, 4))), PrefixLayout(3)))
+    positions = [0, 1, 2, 3, 4, 2, 3, 4, 5, 4, 5, 6, 0, 1, 2]
+    rows = [ids[:5], ids[:2] + ids[5:9], ids[:4] + ids[9:12], ids[12:]]
     was_training, attention = model.training, config._attn_implementation
     model.eval()
     try:
         ids_tensor = torch.tensor([ids], device=device)
-        keep = torch.tensor([4, 8, 11], device=device)
+        keep = torch.tensor([4, 8, 11, 14], device=device)
         packed = prefix_logits(model, ids_tensor, torch.tensor([positions], device=device), layout, keep)
         alone = torch.stack(
             [model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0, -1] for row in rows]
@@ -172,7 +204,7 @@ def _attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    prefix_layout: PrefixLayout | None = None,
+    prefix_layout: Layout | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attend as the layout says; the signature is transformers' (batch, heads, tokens, head size)."""
@@ -187,12 +219,26 @@ def _attention(
     n_groups = query.shape[1] // key.shape[1]
     if n_groups > 1:
         key, value = key.repeat_interleave(n_groups, 1), value.repeat_interleave(n_groups, 1)
-    sizes = [prefix_layout.trunk, *(branch.length for branch in prefix_layout.branches)]
+    trees = prefix_layout.trees
+    pieces = (torch.split(tensor, [tree.n_tokens for tree in trees], 2) for tensor in (query, key, value))
+    outputs = [
+        output
+        for tree, q, k, v in zip(trees, *pieces, strict=True)
+        for output in _tree_attention(tree, q, k, v, dropout, scaling)
+    ]
+    return torch.cat(outputs, 2).transpose(1, 2), None
+
+
+def _tree_attention(
+    layout: PrefixLayout, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None
+) -> list[Tensor]:
+    """Attend within one packed sequence: the trunk, then each branch."""
+    sizes = [layout.trunk, *(branch.length for branch in layout.branches)]
     queries, keys, values = (torch.split(tensor, sizes, 2) for tensor in (query, key, value))
     outputs = [
         F.scaled_dot_product_attention(queries[0], keys[0], values[0], dropout_p=dropout, is_causal=True, scale=scaling)
     ]
-    for branch, q, k, v in zip(prefix_layout.branches, queries[1:], keys[1:], values[1:], strict=True):
+    for branch, q, k, v in zip(layout.branches, queries[1:], keys[1:], values[1:], strict=True):
         outputs.append(
             F.scaled_dot_product_attention(
                 q,
@@ -203,14 +249,16 @@ def _attention(
                 scale=scaling,
             )
         )
-    return torch.cat(outputs, 2).transpose(1, 2), None
+    return outputs
 
 
-def _refuse_unsupported(module: nn.Module, layout: PrefixLayout, options: dict[str, Any]) -> None:
+def _refuse_unsupported(module: nn.Module, layout: Layout, options: dict[str, Any]) -> None:
     """Raise where plain causal attention is not what this layer computes."""
     odd = [name for name in _UNSUPPORTED if options.get(name) is not None]
     window = options.get("sliding_window")
-    reach = max([layout.trunk, *(branch.prefix + branch.length for branch in layout.branches)])
+    reach = max(
+        max([tree.trunk, *(branch.prefix + branch.length for branch in tree.branches)]) for tree in layout.trees
+    )
     if odd or (window is not None and window < reach):
         reason = ", ".join(odd) or f"a sliding window of {window} tokens, less than the {reach} of this dialogue"
         raise ConfigError(

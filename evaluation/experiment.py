@@ -1,0 +1,53 @@
+"""What a run is made of: the corpus, the split, the attacks and trackers, built and checked before any is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hushbot.composition import decisive
+from hushbot.corpora.corpus import Corpus
+from hushbot.corpora.split import SplitReport, manifest
+from hushbot.protocols import Attack, Tracker
+from hushbot.run import config_sha256
+from hushbot.types import AuditSplit
+
+Say = Callable[[str], None]
+"""Where progress goes, one line at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Everything a run is made of, built and checked before any of it is used."""
+
+    config: Mapping[str, Any]
+    """The whole resolved configuration, as it is kept in the run directory."""
+    name: str
+    """What the run is called: its recipe stack, or `base`."""
+    corpus: Corpus
+    drawn: SplitReport
+    attacks: Mapping[str, Attack]
+    trackers: Mapping[str, Tracker]
+    seed: int
+    reveal: bool
+
+    @property
+    def split(self) -> AuditSplit:
+        """Return who is a member and who is not."""
+        return self.drawn.split
+
+    @property
+    def config_sha256(self) -> str:
+        """Return the hash of what decides the results."""
+        return config_sha256(decisive(self.config))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the loader repaired or skipped and what the split could not do."""
+        return (*self.corpus.notes, *self.drawn.notes)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Return what is written before training."""
+        return dict(manifest(self.drawn, self.corpus, self.seed))
