@@ -24,7 +24,7 @@ types: $(STAMP)
 	cd build/types && $(abspath $(BIN))/mypy --strict --config-file $(abspath pyproject.toml) -p hushbot
 
 bench: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/packing.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/all_claims.py
 
 docs: $(STAMP)
 	$(BIN)/python -c 'from hushbot.run import report_schema; print(report_schema(), end="")' > docs/report.schema.json

@@ -148,7 +148,8 @@ def measure(arguments: argparse.Namespace) -> list[Claim]:
         "Opacus, same passes": Step(make_engine("opacus", model, chunk_tokens=chunk), packs),
     }
     steps: dict[str, Callable[[], None]] = {"non-private": non_private_step(model, packs), **private}
-    peaks, seconds = {}, {}
+    peaks: dict[str, int] = {}
+    seconds: dict[str, float] = {}
     for variant, step in steps.items():  # also warms up
         model.zero_grad()
         peaks[variant] = peak_extra_bytes(step)

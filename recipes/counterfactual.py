@@ -32,7 +32,7 @@ from hushbot.mentions import squash
 from hushbot.prompts import render_state
 from hushbot.protocols import Recipe
 from hushbot.schema import Schema
-from hushbot.shapes import like, number_of
+from hushbot.shapes import in_case_of, like, number_of
 from hushbot.substitution import Exchange, Substitution, contents, last_word
 from hushbot.types import Dialogue, Turn
 from hushbot.value_lists import ValueLists
@@ -271,11 +271,11 @@ class _Plan:
 
     def _proposals(self, value: Value, listed: Sequence[str], *, is_closed: bool) -> Iterator[str]:
         stream = self.streams[value.key]
-        if len(listed) > _N_TRIES:
-            yield from (listed[stream.randrange(len(listed))] for _ in range(_N_TRIES))
+        some = stream.sample(listed, min(_N_TRIES, len(listed)))
+        if is_closed:
+            yield from some
         else:
-            yield from stream.sample(listed, len(listed))
-        if not is_closed:
+            yield from (in_case_of(value.text, text) for text in some)
             yield from (like(value.text, value.slot, stream) for _ in range(_N_TRIES))
 
 

@@ -20,10 +20,12 @@ MONTHS = (
 # fmt: on
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 RELATIVE = ("today", "tomorrow", "tonight", "yesterday")
-_AROUND = frozenset(
-    ("of", "this", "the", "month", "next", "last", "coming", "week", "weekend", "day", "after", "before", "later")
-    + ("on", "in", "from", "now")
-)
+# fmt: off
+_AROUND = frozenset([
+    "of", "this", "the", "month", "next", "last", "coming", "week", "weekend", "day", "after", "before", "later", "on",
+    "in", "from", "now",
+])
+# fmt: on
 _DAY = re.compile(r"(\d{1,2})(st|nd|rd|th)", flags=re.IGNORECASE)
 _NUMERIC = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[/.]\d\d?[/.]\d{2,4}")
 _WORD = re.compile(r"\w+")

@@ -24,6 +24,7 @@ from hushbot.types import Span
 _TOKEN = re.compile(r"\d+(?:[.:,/]\d+)+|[^\W_]+|[^\w\s'’`.\-_]")
 _GAP = re.compile(r"[\s\-'’`_]{0,4}|\.")
 _AFTER_ABBREVIATION = re.compile(r"\.\s?")
+_ABBREVIATIONS = frozenset({"dr", "mr", "mrs", "ms", "st", "prof", "ave", "rd", "blvd"})
 _MONEY_BEFORE = re.compile(r"(?:[$£€#]\s?|\d-)$")
 _NO_COUNT_AFTER = re.compile(r"-\d|\s?(?:[ap]\.?m\b|%|percent\b|o'?\"?clock\b)", flags=re.IGNORECASE)
 _COUNTED = re.compile(
@@ -41,6 +42,7 @@ _PREPOSITION = re.compile(
 _PHRASE_ENDS = re.compile(
     r"\s*(?:$|[.,;?!)]|(?:and|or|at|on|for|from|to|in|with|that|by|of|please|under|is|if)\b)", flags=re.IGNORECASE
 )
+_STRAY = re.compile(r"^[\s,]+|\s*,(?=\s*[,.;?!])|\s{2,}")
 
 
 class Mention(NamedTuple):
@@ -141,6 +143,11 @@ def removal(text: str, start: int, end: int) -> Edit:
     return Edit(0, len(text) - len(after.lstrip(",").lstrip()), "")
 
 
+def tidying(text: str) -> list[Edit]:
+    """Return the edits that a text needs after phrases were taken out side by side: stray commas and blanks."""
+    return [Edit(m.start(), m.end(), " " if m.start() and m[0].isspace() else "") for m in _STRAY.finditer(text)]
+
+
 def article_edit(text: str, start: int, new: str) -> Edit | None:
     """Return the edit that makes the article before a place agree with what is put there; None if it does."""
     match = _ARTICLE.search(text, max(0, start - 8), start)
@@ -182,7 +189,8 @@ def _is_gap(text: str, before: tuple[str, int, int], start: int) -> bool:
     """Say whether two tokens may belong to one value, judged by what stands between them."""
     gap = text[before[2] : start]
     # `dr. lombardi` is one name, `in the old. town hall` is none.
-    return bool(_GAP.fullmatch(gap)) or (len(before[0]) <= 3 and bool(_AFTER_ABBREVIATION.fullmatch(gap)))
+    is_short = before[0] in _ABBREVIATIONS or (len(before[0]) == 1 and before[0].isalpha())
+    return bool(_GAP.fullmatch(gap)) or (is_short and bool(_AFTER_ABBREVIATION.fullmatch(gap)))
 
 
 def _unusual_gaps(text: str) -> list[str]:

@@ -4,7 +4,7 @@ Guarantees: `like` never returns its value, whatever the case; digits stay digit
 the same case, a time stays on its grid of minutes, an e-mail address stays one, words become invented words. It looks
 at nothing but the value, the slot's name and the generator it is given: no corpus, no other dialogue.
 
-Void as a detector of identifiers: a shape is a guess (`28 hotel` in a slot `address` is an address), good enough to
+Void as a detector of identifiers: a shape is a guess (a hotel in a slot `address` becomes an address), good enough to
 replace a value by something that can stand in its place.
 
 >>> shape_of("01223 351880"), shape_of("17:45"), shape_of("golden wok", "name"), shape_of("korean", "food")
@@ -96,7 +96,8 @@ def like(value: str, slot: str, rng: random.Random) -> str:
         made = make(value, rng)
         if made.casefold() != value.casefold():
             return made
-    return _reworded(value, rng, keep=False) if _RUN.search(value) else rng.choice(INVENTED)
+    # Nothing but signs that have no like, or words that all say what a value is.
+    return next(word for word in rng.sample(INVENTED, 2) if word != value.casefold())
 
 
 @lru_cache(maxsize=16384)
@@ -122,7 +123,7 @@ def follow(replacement: str, original: str, occurrence: str) -> str:
         return redated(replacement, occurrence) or replacement
     if _PRICE.fullmatch(replacement) and _PRICE.fullmatch(occurrence) and (amount := _AMOUNT.search(replacement)):
         return _AMOUNT.sub(amount[0], occurrence)
-    return _in_case_of(occurrence, replacement)
+    return in_case_of(occurrence, replacement)
 
 
 def _coded_shape(text: str, named: str | None) -> str | None:
@@ -172,7 +173,7 @@ def _phone(value: str, rng: random.Random) -> str:
 
 def _number(value: str, rng: random.Random) -> str:
     if value.strip().casefold() in NUMBER_WORDS:
-        return _in_case_of(value, rng.choice(NUMBER_WORDS[1:]))
+        return in_case_of(value, rng.choice(NUMBER_WORDS[1:]))
     return re.sub(r"\d+", lambda match: _digits(match[0], rng), value)
 
 
@@ -205,7 +206,7 @@ def _reworded(value: str, rng: random.Random, *, keep: bool) -> str:
             return _digits(run, rng)
         if len(run) <= 2 or (run.isupper() and len(run) <= 4):
             return "".join(_other_character(c, rng) for c in run)
-        return _in_case_of(run, rng.choice(INVENTED))
+        return in_case_of(run, rng.choice(INVENTED))
 
     return _RUN.sub(other, value)
 
@@ -219,7 +220,7 @@ def _other_character(character: str, rng: random.Random) -> str:
     return letter.upper() if character.isupper() else letter
 
 
-def _in_case_of(occurrence: str, text: str) -> str:
+def in_case_of(occurrence: str, text: str) -> str:
     """Write a text in the case of an occurrence: small, CAPITALS, Each Word, or the first letter only."""
     letters = [c for c in occurrence if c.isalpha()]
     if not letters:

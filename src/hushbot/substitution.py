@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hushbot.dialogue_values import ACTION_VALUE, is_void, unescaped
-from hushbot.mentions import Edit, Finder, Mention, article_edit, edited, moved, removal
+from hushbot.mentions import Edit, Finder, Mention, article_edit, edited, moved, removal, tidying
 from hushbot.shapes import follow, number_of
 from hushbot.types import Dialogue, DialogueState, SlotValue, Span, Turn
 
-_FOUND = re.compile(r"(\S+)( \d+ found.*)", flags=re.DOTALL)
+_FOUND = re.compile(r"(\S+ )(\d+ found.*)", flags=re.DOTALL)
 _SPECIAL = re.compile(r"[\\(),=]")
 
 
@@ -41,7 +41,14 @@ class Rewritten(NamedTuple):
     """A text after its edits."""
 
     text: str
-    edits: tuple[Edit, ...]
+    passes: tuple[tuple[str, tuple[Edit, ...]], ...] = ()
+    """What each pass made, and its edits: the exchanges, then the tidying where something was taken out."""
+
+    def moved(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+        """Return the spans of the text before as spans of the text after."""
+        for text, edits in self.passes:
+            spans = moved(spans, edits, text)
+        return spans
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,12 @@ class Substitution:
             exchange = self.exchanges.get(mention.key)
             if exchange is not None:
                 edits += _edits(text, mention, exchange, edits[-1].end if edits else 0)
-        return Rewritten(edited(text, edits), tuple(edits)) if edits else Rewritten(text, ())
+        if not edits:
+            return Rewritten(text)
+        made = edited(text, edits)
+        strays = tidying(made) if any(not edit.new for edit in edits) else []
+        tidy = edited(made, strays)
+        return Rewritten(tidy, ((made, tuple(edits)), (tidy, tuple(strays))))
 
     def state(self, state: DialogueState) -> DialogueState:
         """Return a state with all exchanges made."""
@@ -97,8 +109,8 @@ class Substitution:
             actions=self.actions(turn.actions),
             response=None if turn.response is None else response.text,
             booked=booked,
-            user_spans=_spans(turn.user_spans, user),
-            response_spans=_spans(turn.response_spans, response),
+            user_spans=user.moved(turn.user_spans),
+            response_spans=response.moved(turn.response_spans),
         )
         is_same = new == turn and (state is None or _same(state, turn.state))
         return turn if is_same else new
@@ -132,7 +144,7 @@ class Substitution:
 
     def _action(self, match: re.Match[str]) -> str:
         old = unescaped(match["value"])
-        new = old if self._is_other_number(match["slot"], old) else self.text(old).text
+        new = old if self._is_other_number(match["slot"], old) else self.text(old, by_system=True).text
         if new == old:
             return match[0]
         new = "|".join(part for part in new.split("|") if part.strip())
@@ -167,7 +179,7 @@ def contents(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
         yield turn.user, False
         yield turn.response or "", True
         yield from ((value, False) for triplet in (*(turn.state or ()), *turn.booked) for value in triplet.values)
-        yield from ((text, text == turn.actions) for text in _action_texts(turn.actions) if number_of(text) is None)
+        yield from ((text, True) for text in _action_texts(turn.actions) if number_of(text) is None)
         for part in turn.database.split("; "):
             match = _FOUND.fullmatch(part)
             yield (part if match is None else match[2]), True
@@ -187,10 +199,6 @@ def _edits(text: str, mention: Mention, exchange: Exchange, free_from: int) -> l
     article = article_edit(text, mention.start, new)
     before = [article] if article is not None and article.start >= free_from else []
     return [*before, Edit(mention.start, mention.end, new)]
-
-
-def _spans(spans: tuple[Span, ...], new: Rewritten) -> tuple[Span, ...]:
-    return moved(spans, new.edits, new.text) if new.edits else spans
 
 
 def _same(new: DialogueState, old: DialogueState | None) -> bool:

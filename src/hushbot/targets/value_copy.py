@@ -4,12 +4,12 @@ Guarantees: every value that `sample` adds to a state (`state_values`) is lawful
 which readers take as a slot that holds nothing. This is checked on what leaves, by the readers of `prompts`; a text
 that fails is withheld. A text without an unlawful value is exactly the inner target's. Values in the prompt are the
 asker's and stay; text that holds no state passes through. What follows an unlawful value is sampled anew after its
-replacement, so it does not depend on what was hidden.
+replacement, so it does not depend on what was hidden (of which candidates are weighed, similarity to it decides).
 
 The replacement is the most probable candidate under the inner target (greedy decoding), or one drawn in proportion to
 probability at the decoding's temperature; a candidate's probability is that of value and delimiter after the text so
-far. Below `min_probability`, or where nothing was said, the value is blank. After `max_copies` replacements the
-unlawful values that remain are blanked where they stand.
+far. Below `min_probability`, or where nothing was said, the value is blank. Blanked where they stand, with nothing
+sampled anew, are values without a delimiter and, after `max_copies` replacements, all unlawful ones that remain.
 
 Draws depend on (prompt position, draw number, seed) only. A replacement takes its own uniform of that key. A text is
 continued in one call per prompt position and allowance of tokens, whose seed is derived from seed, position, round and
