@@ -11,8 +11,8 @@ import pytest
 from hushbot.commands import audit, compare, ls, train
 from hushbot.composition import compose, config_files, config_root
 from hushbot.errors import AuditError, ConfigError
-from hushbot.evaluation import report as pages
 from hushbot.evaluation import making, suite
+from hushbot.evaluation import report as pages
 from hushbot.launching import Cell
 from hushbot.run import RunDirectory
 from hushbot.types import AuditReport
