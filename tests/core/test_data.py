@@ -185,3 +185,24 @@ def test_the_fingerprint_tells_data_and_recipes_apart(few_dialogues: AuditSplit,
         make_data(replace(few_dialogues, calibration=()), small_tokenizer),
     ]
     assert len({fingerprint, *(data.fingerprint for data in others)}) == 4
+
+
+class Swell(Recipe):
+    """Makes the first dialogue too long in odd epochs."""
+
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
+        first, *rest = dialogues
+        if epoch % 2 == 0:
+            return dialogues
+        turns = (replace(first.turns[0], user="word " * 3000), *first.turns[1:])
+        return (replace(first, turns=turns), *rest)
+
+
+def test_a_rewrite_that_does_not_fit_leaves_the_dialogue_as_it_is(
+    few_dialogues: AuditSplit, small_tokenizer: Any
+) -> None:
+    data = make_data(few_dialogues, small_tokenizer, Swell())
+    as_it_is, swollen = data.packs(0), data.packs(1)
+    assert swollen[0].input_ids.equal(as_it_is[0].input_ids)
+    with pytest.raises(DataError, match=few_dialogues.members[0].id):  # whoever is too long from the start is told
+        data._packer.pack(Swell().rewrite(few_dialogues.members, Schema(()), epoch=1, seed=0))

@@ -6,7 +6,8 @@ Guarantees:
   batches.
 * The order of an epoch is a pure function of (seed, epoch), the same on every machine; an epoch visits each
   member exactly once. A killed run continues at the batch after the last one its checkpoint knows.
-* Each epoch trains on the recipe stack's rewrite for that epoch; only what it changed is packed anew.
+* Each epoch trains on the recipe stack's rewrite for that epoch; only what it changed is packed anew. A dialogue
+  whose rewrite does not fit the length limit is trained on as it is.
 * A dialogue that contributes no supervised token is an error that names it: it would be called a member
   without ever having been trained on (huggingface/trl #6668 shows a run that "succeeds" that way).
 * Non-members and controls are never handed in, so they cannot be looked at.
@@ -77,21 +78,34 @@ class Packer:
     max_length: int
     """Longest example in tokens."""
 
-    def pack(self, dialogues: Sequence[Dialogue]) -> list[PackedDialogue]:
+    def pack(self, dialogues: Sequence[Dialogue], originals: Sequence[Dialogue] | None = None) -> list[PackedDialogue]:
         """Return each dialogue packed.
+
+        Args:
+            dialogues: What to pack, as a recipe may have rewritten it.
+            originals: The same dialogues as they are: packed instead of a rewrite that has become too long, so
+                that a run does not stop in the middle because of what one epoch drew.
 
         Raises:
             DataError: Dialogues contribute no supervised token or do not fit; all of them are named.
         """
         packs, problems = [], []
-        for dialogue in dialogues:
+        for dialogue, original in zip(dialogues, originals or dialogues, strict=True):
             try:
-                packs.append(self._pack_one(dialogue))
+                packs.append(self._pack_either(dialogue, original))
             except DataError as error:
                 problems.append(str(error))
         if problems:
             raise DataError("\n".join(problems))
         return packs
+
+    def _pack_either(self, dialogue: Dialogue, original: Dialogue) -> PackedDialogue:
+        try:
+            return self._pack_one(dialogue)
+        except DataError:
+            if original is dialogue:
+                raise
+        return self._pack_one(original)
 
     def _pack_one(self, dialogue: Dialogue) -> PackedDialogue:
         examples = self.stack.examples(dialogue)
@@ -212,8 +226,10 @@ class DialogueData(pl.LightningDataModule):
     def packs(self, epoch: int) -> list[PackedDialogue]:
         """Return the members as an epoch trains on them; what the rewrite left alone is not packed again."""
         rewritten = self._packer.stack.rewrite(self.members, self._schema, epoch=epoch, seed=self.seed)
-        changed = [d for d in rewritten if not self._is_packed(d)]
-        for dialogue, packed in zip(changed, self._packer.pack(changed), strict=True):
+        pairs = zip(rewritten, self.members, strict=True)
+        changed = [(dialogue, original) for dialogue, original in pairs if not self._is_packed(dialogue)]
+        packs = self._packer.pack([new for new, _ in changed], [original for _, original in changed])
+        for (dialogue, _), packed in zip(changed, packs, strict=True):
             self._packed[dialogue.id] = (dialogue, packed)
         return [self._packed[dialogue.id][1] for dialogue in rewritten]
 
