@@ -194,8 +194,7 @@ class Swell(Recipe):
         first, *rest = dialogues
         if epoch % 2 == 0:
             return dialogues
-        turns = (replace(first.turns[0], user="word " * 3000), *first.turns[1:])
-        return (replace(first, turns=turns), *rest)
+        return (replace(first, turns=tuple(replace(turn, response="word " * 3000) for turn in first.turns)), *rest)
 
 
 def test_a_rewrite_that_does_not_fit_leaves_the_dialogue_as_it_is(
