@@ -1,38 +1,59 @@
 """Targets for `hushbot audit`: the bot of a run directory, or any model folder or hub id.
 
 Guarantees: a run's bot is attacked with the members that its manifest names, and its base control is the backbone its
-own configuration names; a data pack or a bot that has changed since is refused.
+own configuration names; a data pack or a bot that has changed since is refused, and so is a configuration that would
+run what is neither hushbot's nor of a package that the user trusts: a run directory may be anybody's.
 
 What voids it for a hub id: only its name says which weights they are.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hushbot.composition import find_problems
 from hushbot.corpora.split import check_manifest
-from hushbot.errors import DataError
+from hushbot.errors import ConfigError, DataError
 from hushbot.evaluation.experiment import Experiment
 from hushbot.evaluation.making import target_of
+from hushbot.evaluation.tradeoff import AUDIT_NOTE
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
+from hushbot.storage import read_json
 from hushbot.targets.local import LocalTarget
 from hushbot.training.backbone import weights_sha256
 from hushbot.training.stack import build_stack
 
+_BUILT = ("fit", "backbone", "recipe")
+"""What of an audited run's configuration is built or decides what is."""
+
+
+def check_run(audited: RunDirectory, trust: Sequence[str]) -> None:
+    """Check what would be built of an audited run's configuration, before any of it is.
+
+    Raises:
+        ConfigError: It names something that is neither ours nor trusted, or has a wrong setting.
+        DataError: The configuration cannot be read.
+    """
+    config = audited.config
+    problems = find_problems({key: config[key] for key in _BUILT if key in config}, trust)
+    if problems:
+        raise ConfigError(*(f"{audited.config_path}: {problem}" for problem in problems))
+
 
 def load_run_target(
-    audited: RunDirectory, experiment: Experiment, inference: Mapping[str, int]
+    audited: RunDirectory, experiment: Experiment, inference: Mapping[str, int], trust: Sequence[str] = ()
 ) -> tuple[Target, dict[str, Any]]:
     """Return a run's bot as deployed, and what its report already says of it.
 
     Raises:
+        ConfigError: The run's configuration names something that is neither ours nor trusted.
         DataError: The corpus no longer gives the split in the run's manifest, the run has no bot (yet), or its
             bot is not the one that its report is about.
     """
+    check_run(audited, trust)
     check_manifest(audited.manifest, experiment.manifest)
     config, report = audited.config, audited.read_report()
     if "recipe" not in config or report.run.weights_sha256 is None or not audited.model.is_dir():
@@ -46,13 +67,15 @@ def load_run_target(
     stack = build_stack(config)
     target = target_of(config, audited.model, inference, name=experiment.name)
     known = {"weights_sha256": found, "tokens_trained": report.run.tokens_trained, "device": target.device}
+    utility = f"{AUDIT_NOTE}{report.run.id}" if report.utility else f"run {report.run.id} measured no utility"
     return stack.guard(target, experiment.corpus.schema), {
         "run": known,
         "data": report.data,
         "recipe": report.recipe,
         "utility": report.utility,
         "utility_protocol": report.utility_protocol,
-        "notes": [*report.notes, f"utility was measured by run {report.run.id}"],
+        "notes": [*report.notes, utility],
+        "audited": {"target": "run"},
     }
 
 
@@ -63,7 +86,16 @@ def load_model_target(model: str, adapter: str | None, inference: Mapping[str, i
     )
     folder = Path(adapter or model)
     hashed = weights_sha256(folder) if folder.is_dir() else None
-    return target, {"run": {"weights_sha256": hashed, "device": target.device}}
+    # The report may be shown to anybody, and a folder's path is a machine's: only a hub id is kept.
+    shown = {
+        name: source if not Path(source).exists() else None
+        for name, source in (("model", model), ("adapter", adapter))
+        if source is not None
+    }
+    return target, {
+        "run": {"weights_sha256": hashed, "device": target.device},
+        "audited": {"target": "hf", **shown},
+    }
 
 
 def weights_of(model: str, adapter: str | None) -> dict[str, str | None]:
@@ -84,5 +116,5 @@ def _base_of(folder: Path) -> str | None:
     path = folder / "adapter_config.json"
     if not path.is_file():
         return None
-    base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    base = read_json(path).get("base_model_name_or_path")
     return str(base) if base else None

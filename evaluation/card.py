@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from hushbot.evaluation.tradeoff import arm_name, control_of, is_audit
+from hushbot.evaluation.tradeoff import AUDIT_NOTE, arm_name, control_of, is_audit
 from hushbot.run import write_atomically
 from hushbot.types import AttackResult, AuditReport, Estimate, PrivacyInfo
 
@@ -243,10 +243,6 @@ def _missing(owner: str, numbers: dict[str, Any]) -> Iterator[str]:
 
 def _rerun(report: AuditReport) -> str:
     run = report.run
-    stack = "+".join(report.recipe.stack)
-    command = (
-        "hushbot audit target=run run=RUN" if is_audit(report) else f"hushbot train recipe={stack} seed={run.seed}"
-    )
     versions = ", ".join(f"{_plain(name)} {_plain(version)}" for name, version in run.versions.items())
     facts = [
         f"configuration hash `{run.config_sha256}`: config.yaml in the run directory holds every setting; repeat those "
@@ -254,7 +250,29 @@ def _rerun(report: AuditReport) -> str:
         f"run `{_plain(run.id)}`, made {_plain(run.created)} on {_plain(run.device)}",
     ]
     facts += [f"versions: {versions}"] if versions else []
-    return f"```sh\n{command}\n```\n\n{_bullets(facts)}"
+    return f"{_command(report)}\n\n{_bullets(facts)}"
+
+
+def _command(report: AuditReport) -> str:
+    """Return the command that makes such a report, as far as the report knows it."""
+    audited = (report.model_extra or {}).get("audited")
+    known = audited if isinstance(audited, dict) else {}
+    if not is_audit(report):
+        command = f"hushbot train recipe={'+'.join(report.recipe.stack)} seed={report.run.seed}"
+    elif known.get("target") == "hf":
+        sources = {name: known[name] for name in ("model", "adapter") if name in known}
+        shown = " ".join(f"{name}={_hub_id(source) or 'PATH'}" for name, source in sources.items())
+        command = f"hushbot audit target=hf {shown} seed={report.run.seed}"
+    elif known.get("target") == "run" or any(note.startswith(AUDIT_NOTE) for note in report.notes):
+        command = "hushbot audit target=run run=RUN"
+    else:
+        return "This report is of `hushbot audit`; which target it attacked stands in config.yaml."
+    return f"```sh\n{command}\n```"
+
+
+def _hub_id(source: object) -> str | None:
+    """Return a hub id, which is no path and needs no quotes; None for anything else."""
+    return source if isinstance(source, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) else None
 
 
 def _bullets(lines: Iterator[str] | Sequence[str]) -> str:

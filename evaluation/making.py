@@ -11,15 +11,16 @@ What voids them: changing code or weights between two starts of the same run.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hushbot.composition import build
-from hushbot.errors import DataError
+from hushbot.corpora.split import annotation_sha256
+from hushbot.errors import DataError, HushbotError
 from hushbot.evaluation.experiment import Experiment, Say
-from hushbot.evaluation.reuse import copy_model, find_twin
+from hushbot.evaluation.reuse import Origin, copy_model, find_twin
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.training.stack import RecipeStack, build_stack
@@ -27,6 +28,7 @@ from hushbot.types import AuditReport
 
 if TYPE_CHECKING:
     from hushbot.targets.local import LocalTarget
+    from hushbot.training.fit import FitResult, TrainerSettings
     from hushbot.training.model_folder import LoadedBackbone
 
 
@@ -38,10 +40,17 @@ class _Parts(NamedTuple):
     settings: Any
     is_trained: bool
     """False for the `base` arm, which is the backbone as it is."""
+    trust: Sequence[str]
+    """Packages beside hushbot that a neighbour's recipes may come from."""
 
 
 def make_bot(
-    experiment: Experiment, config: Mapping[str, Any], directory: RunDirectory, report: AuditReport, say: Say
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    directory: RunDirectory,
+    report: AuditReport,
+    say: Say,
+    trust: Sequence[str] = (),
 ) -> tuple[Target, AuditReport]:
     """Train (or find the trained) model and return it as deployed, with the report that says how it was made."""
     parts = _Parts(
@@ -49,6 +58,7 @@ def make_bot(
         build_stack(config),
         build(config["trainer"], "trainer"),
         bool(config["fit"]),
+        trust,
     )
     if report.run.weights_sha256 is None:
         report = _take_over(experiment, parts, directory, report, say) or _make_model(
@@ -71,13 +81,12 @@ def _make_model(
 
     from hushbot.training.backbone import base_fingerprint, save_model, weights_sha256
     from hushbot.training.fit import fit
+    from hushbot.training.model_folder import folder_sha256
 
     shutil.rmtree(directory.model, ignore_errors=True)  # saved by a run that died before it could report
     torch.manual_seed(experiment.seed)  # adapters start at random weights
     loaded = parts.backbone.load()
     started_from = base_fingerprint(loaded.model)
-    seconds, data, notes, tokens = report.run.seconds, report.data, report.notes, 0
-    recipe = report.recipe
     if parts.is_trained:
         say(f"training {experiment.name} on {len(experiment.split.members)} dialogues")
         result = fit(
@@ -92,52 +101,120 @@ def _make_model(
             checkpoint_dir=directory.checkpoints,
             seed=experiment.seed,
         )
-        seconds, tokens = seconds | {"train": result.seconds}, result.tokens_trained
-        data = data.model_copy(update={"supervised_tokens": result.supervised_tokens})
-        if result.n_truncated:
-            lost = f"{result.n_truncated} training examples lost their oldest history to fit"
-            notes = [*notes, f"{lost} the {parts.backbone.max_length} tokens of backbone.max_length"]
-        notes = [*notes, *result.notes]
-        recipe = recipe.model_copy(update={"privacy": result.privacy})
+        report = _with_training(experiment, parts, report, result)
+    else:
+        notes = parts.stack.notes(experiment.split.members, experiment.corpus.schema, seed=experiment.seed)
+        report = report.model_copy(update={"notes": [*report.notes, *notes]})
     save_model(loaded.model, loaded.tokenizer, directory.model, started_from=started_from)
-    if parts.is_trained:
-        notes = [*notes, *_check_reload(experiment, parts, loaded, directory.model)]
-    threads = str(parts.settings.num_threads or torch.get_num_threads())
+    notes = _check_reload(experiment, parts, loaded, directory.model) if parts.is_trained else ()
     made = {
         "weights_sha256": weights_sha256(directory.model),
-        "seconds": seconds,
-        "tokens_trained": tokens,
-        "versions": report.run.versions | {"threads": threads},
+        "model_sha256": folder_sha256(directory.model),
+        "versions": _versions(parts, report),
     }
     run = report.run.model_copy(update=made)
-    return report.model_copy(update={"run": run, "data": data, "notes": notes, "recipe": recipe})
+    return report.model_copy(update={"run": run, "notes": [*report.notes, *notes]})
+
+
+def _with_training(experiment: Experiment, parts: _Parts, report: AuditReport, result: FitResult) -> AuditReport:
+    """Return the report with what training came to."""
+    trained = {
+        "seconds": report.run.seconds | {"train": result.seconds},
+        "tokens_trained": result.tokens_trained,
+        "trained_on": training_device(parts.settings),
+    }
+    read = {
+        "supervised_tokens": result.supervised_tokens,
+        "annotation_sha256": annotation_sha256(experiment.corpus),
+    }
+    return report.model_copy(
+        update={
+            "run": report.run.model_copy(update=trained),
+            "data": report.data.model_copy(update=read),
+            "recipe": report.recipe.model_copy(update={"privacy": result.privacy}),
+            "notes": [*report.notes, *_length_note(parts, result.n_truncated), *result.notes],
+        }
+    )
+
+
+def _length_note(parts: _Parts, n_truncated: int) -> tuple[str, ...]:
+    """Say how many examples were too long, and what the layout makes of such a one."""
+    if not n_truncated:
+        return ()
+    limit = f"the {parts.backbone.max_length} tokens of backbone.max_length"
+    if parts.stack.learns_changes:
+        return (
+            f"{n_truncated} dialogues do not fit {limit}: they are learnt in windows, every turn once, after as much "
+            "of the text before it as fits",
+        )
+    return (f"{n_truncated} training examples lost their oldest history to fit {limit}",)
 
 
 def _take_over(
     experiment: Experiment, parts: _Parts, directory: RunDirectory, report: AuditReport, say: Say
 ) -> AuditReport | None:
     """Copy the model of a run beside this one that was trained alike; None when there is no such run."""
-    found = find_twin(directory, report)
+    if not parts.is_trained or parts.stack.privacy_unit is not None:
+        return None
+    origin = Origin(
+        versions=_versions(parts, report),
+        trained_on=training_device(parts.settings),
+        annotation_sha256=annotation_sha256(experiment.corpus),
+        base=lambda: _start_of(parts),
+    )
+    found = find_twin(directory, origin, parts.trust)
     if found is None:
         return None
     twin, theirs = found
-    say(f"{experiment.name} has the weights of {theirs.run.id}, which differs in its guards only")
-    shutil.rmtree(directory.model, ignore_errors=True)
-    copy_model(twin, directory)
-    others = tuple(f"{name}: " for name in theirs.recipe.stack if name not in parts.stack.names)
-    training_notes = [note for note in theirs.notes if not note.startswith(others)]
+    try:
+        copy_model(twin, theirs, directory)
+    except (HushbotError, OSError) as error:
+        say(f"{experiment.name} is trained: {error}")
+        return None
+    why = f"the weights of run {theirs.run.id}, which differs only in what comes after training"
+    say(f"{experiment.name} has {why}")
+    recipes = tuple(f"{name}: " for name in {*theirs.recipe.stack, *parts.stack.names})
+    training_notes = [note for note in theirs.notes if not note.startswith(recipes)]
     own_notes = parts.stack.notes(experiment.split.members, experiment.corpus.schema, seed=experiment.seed)
-    shared = f"the weights are those of run {theirs.run.id}, which differs in its guards only; its training is counted"
+    shared = f"this bot has {why}; the seconds and tokens of that training count once, and stand in both reports"
     run = report.run.model_copy(
         update={
             "weights_sha256": theirs.run.weights_sha256,
+            "model_sha256": theirs.run.model_sha256,
             "seconds": report.run.seconds | {"train": theirs.run.seconds.get("train", 0.0)},
             "tokens_trained": theirs.run.tokens_trained,
             "versions": theirs.run.versions,
+            "trained_on": theirs.run.trained_on,
         }
     )
     notes = list(dict.fromkeys([*report.notes, *training_notes, *own_notes, shared]))
     return report.model_copy(update={"run": run, "data": theirs.data, "notes": notes})
+
+
+def _versions(parts: _Parts, report: AuditReport) -> dict[str, str]:
+    """Return the versions that a model is made with: the threads are those that train."""
+    import torch
+
+    return report.run.versions | {"threads": str(parts.settings.num_threads or torch.get_num_threads())}
+
+
+def _start_of(parts: _Parts) -> str:
+    """Return the fingerprint of what would be trained."""
+    from hushbot.training.model_folder import base_fingerprint
+
+    return base_fingerprint(parts.backbone.load().model)
+
+
+def training_device(settings: TrainerSettings) -> str:
+    """Return where Lightning trains: a GPU's name, since two kinds of GPU do not give the same weights, or `cpu`."""
+    import torch
+
+    wanted = settings.accelerator
+    if wanted in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        return torch.cuda.get_device_name(settings.devices[0] if isinstance(settings.devices, list) else 0)
+    if wanted in ("auto", "gpu", "mps") and torch.backends.mps.is_available():
+        return "mps"
+    return "cpu" if wanted == "auto" else wanted
 
 
 def _check_reload(experiment: Experiment, parts: _Parts, loaded: LoadedBackbone, folder: Path) -> tuple[str, ...]:

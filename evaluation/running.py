@@ -6,8 +6,8 @@ turns of the text hold gold utterances, and else what this bot itself wrote and 
 from what could be read of them, its database results, its actions. Changes that were cut or cannot be read give the
 state None, which every score counts as wrong; the text then holds `None` and the state in use stays as it was.
 
-A running text that is too long loses its oldest whole turns where `shorten` says so, at every question anew, so that
-the answer has room; the turn in progress stays.
+A running text that is too long loses its oldest whole turns where the limit says so, at every question anew; the turn
+in progress stays.
 
 What voids it: as in `tracking`. The bot is asked in every turn, also where the corpus knows no state; in training
 such a turn is two utterances.
@@ -21,17 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hushbot.evaluation.tracking import (
-    GoldLine,
-    Shorten,
-    TrackedTurn,
-    continue_greedily,
-    look_up,
-    sum_scores,
-)
+from hushbot.evaluation.tracking import Asker, GoldLine, Limit, TrackedTurn, look_up, sum_scores
 from hushbot.prompts import (
     ACTIONS_MARKER,
     RESPONSE_MARKER,
+    STATE_MARKER,
     Changes,
     apply_changes,
     changes_line,
@@ -50,71 +44,70 @@ _NO_CHANGES = Changes(frozenset())
 
 
 def run_states(
-    target: Target,
-    dialogues: Sequence[Dialogue],
-    database: Database | None,
-    *,
-    max_new_tokens: int,
-    seed: int,
-    shorten: Shorten | None = None,
+    asker: Asker, dialogues: Sequence[Dialogue], database: Database | None, *, is_answering: bool = True
 ) -> tuple[TrackedTurn, ...]:
     """Let the bot track its state, look up and act, turn by turn; actions stand in the text of later turns.
+
+    Args:
+        asker: Asks the bot.
+        dialogues: What it is asked about.
+        database: What it looks things up in.
+        is_answering: Whether responses follow; otherwise nobody needs what it does in the last turn.
 
     Raises:
         AuditError: The target failed or gave fewer texts than it was asked for.
     """
-    runs = [_Run(dialogue, shorten) for dialogue in dialogues]
+    runs = [_Run(dialogue, asker) for dialogue in dialogues]
     for index in range(max((len(dialogue.turns) for dialogue in dialogues), default=0)):
         going = [run for run in runs if index < len(run.dialogue.turns)]
-        texts = continue_greedily(target, [run.ask() for run in going], max_new_tokens, seed)
-        for run, text in zip(going, texts, strict=True):
+        for run, text in zip(going, asker.ask([run.ask() for run in going]), strict=True):
             run.take_changes(text)
+        going = [run for run in going if is_answering or index + 1 < len(run.dialogue.turns)]
         acting = [run for run in going if run.dialogue.turns[index].response is not None]
         prompts = [run.ask_actions(database) for run in acting]
-        for run, text in zip(acting, continue_greedily(target, prompts, max_new_tokens, seed), strict=True):
+        for run, text in zip(acting, asker.ask(prompts), strict=True):
             run.take_actions(text)
         for run in going:
             run.end_turn()
     return tuple(turn for run in runs for turn in run.done)
 
 
-def run_responses(
-    target: Target, turns: Sequence[TrackedTurn], *, max_new_tokens: int, seed: int, shorten: Shorten | None = None
-) -> tuple[TrackedTurn, ...]:
+def run_responses(asker: Asker, turns: Sequence[TrackedTurn]) -> tuple[TrackedTurn, ...]:
     """Let the bot answer after its own changes, database result and actions, where there is a gold response.
 
     Raises:
         AuditError: The target failed or gave fewer texts than it was asked for.
     """
     asked = [i for i, turn in enumerate(turns) if turn.reference is not None]
-    cuts = {i: _shortened((*turns[i].history[:-1], _until(turns[i], RESPONSE_MARKER)), shorten) for i in asked}
-    texts = continue_greedily(target, ["".join(cuts[i]) for i in asked], max_new_tokens, seed)
+    rests = {i: _rest(turns[i], RESPONSE_MARKER) for i in asked}
+    histories = {i: asker.shorten(turns[i].history, rests[i]) for i in asked}
+    texts = asker.ask(["".join(histories[i]) + rests[i] for i in asked])
     answered = list(turns)
     for i, text in zip(asked, texts, strict=True):
-        is_truncated = turns[i].is_truncated or len(cuts[i]) < len(turns[i].history)
+        is_truncated = turns[i].is_truncated or len(histories[i]) < len(turns[i].history)
         answered[i] = replace(turns[i], response=one_line(text), is_truncated=is_truncated)
     return tuple(answered)
 
 
 def gold_log_likelihood(
-    target: Target, dialogues: Sequence[Dialogue], shorten: Shorten | None = None
+    target: Target, dialogues: Sequence[Dialogue], limit: Limit | None = None
 ) -> list[tuple[float, int]]:
     """Return each dialogue's summed log-probability of its gold changes after the gold text, and their tokens.
 
     Raises:
         AuditError: The target cannot score, or a score is not finite.
     """
-    lines = [line for d, dialogue in enumerate(dialogues) for line in _gold_lines(d, dialogue, shorten)]
+    lines = [line for d, dialogue in enumerate(dialogues) for line in _gold_lines(d, dialogue, limit)]
     return sum_scores(target, dialogues, lines)
 
 
 class _Run:
     """One dialogue in progress."""
 
-    def __init__(self, dialogue: Dialogue, shorten: Shorten | None) -> None:
+    def __init__(self, dialogue: Dialogue, asker: Asker) -> None:
         self.dialogue = dialogue
         self.done: list[TrackedTurn] = []
-        self._shorten = shorten
+        self._asker = asker
         self._text = opening_lines(dialogue)
         """The running text before this turn, turn by turn, as far as it fits."""
         self._is_cut = False
@@ -125,9 +118,9 @@ class _Run:
 
     def ask(self) -> str:
         """Return the prompt for the changes of the next turn."""
-        gold = self.dialogue.turns[len(self.done)]
-        self._cut("".join(user_lines(gold.user)))
-        return state_prompt((*self._text, *user_lines(gold.user)))
+        user = "".join(user_lines(self.dialogue.turns[len(self.done)].user))
+        self._cut(user, STATE_MARKER)
+        return state_prompt((*self._text, user))
 
     def take_changes(self, text: str) -> None:
         """Start the turn with what the bot wrote after the state marker."""
@@ -151,11 +144,10 @@ class _Run:
     def ask_actions(self, database: Database | None) -> str:
         """Look up the state in use and return the prompt for the turn's actions."""
         self.done[-1] = replace(self._now, database=look_up(self._now, database))
-        prompt = _until(self._now, ACTIONS_MARKER)
-        self._cut(prompt)
-        history = (*self._text, self._now.history[-1])
-        self.done[-1] = replace(self._now, history=history, is_truncated=self._is_cut)
-        return "".join((*self._text, prompt))
+        user, rest = self._now.history[-1], _rest(self._now, ACTIONS_MARKER)
+        self._cut(user, rest)
+        self.done[-1] = replace(self._now, history=(*self._text, user), is_truncated=self._is_cut)
+        return "".join((*self._text, user, rest))
 
     def take_actions(self, text: str) -> None:
         """Go on with what the bot wrote after the actions marker."""
@@ -163,11 +155,11 @@ class _Run:
 
     def end_turn(self) -> None:
         """Put the turn into the running text, with the gold response."""
-        self._text = (*self._text, _until(self._now))
+        self._text = (*self._text, self._now.history[-1] + _rest(self._now))
 
-    def _cut(self, in_progress: str) -> None:
-        # What is dropped once would be dropped at every later question, which only has more to read.
-        kept = _shortened((*self._text, in_progress), self._shorten)[:-1]
+    def _cut(self, user: str, rest: str) -> None:
+        # A turn that is dropped once stays dropped, as in a dialogue that is going on.
+        kept = self._asker.shorten((*self._text, user), rest)[:-1]
         self._is_cut = self._is_cut or len(kept) < len(self._text)
         self._text = kept
 
@@ -178,25 +170,23 @@ def _read(text: str) -> Changes | None:
     return parsed.changes if parsed.is_complete else None
 
 
-def _until(turn: TrackedTurn, marker: str | None = None) -> str:
-    """Return the running text of one turn as the bot has it, up to a marker or to its end."""
+def _rest(turn: TrackedTurn, marker: str | None = None) -> str:
+    """Return what follows the user's line in one turn as the bot has it, up to a marker or to its end."""
     gold = turn.dialogue.turns[turn.turn]
-    shown = replace(gold, database=turn.database or "", actions=turn.actions or "")
+    shown = replace(gold, user="", database=turn.database or "", actions=turn.actions or "")
     texts = [segment.text for segment in running_turn(shown, _read(turn.text) or _NO_CHANGES)]
     return "".join(texts if marker is None else texts[: texts.index(marker) + 1])
 
 
-def _shortened(turns: tuple[str, ...], shorten: Shorten | None) -> tuple[str, ...]:
-    return turns if shorten is None else shorten(turns)
-
-
-def _gold_lines(number: int, dialogue: Dialogue, shorten: Shorten | None) -> list[GoldLine]:
+def _gold_lines(number: int, dialogue: Dialogue, limit: Limit | None) -> list[GoldLine]:
     """Return a line per turn with a known state, after the text it has in training."""
     text, before, lines = opening_lines(dialogue), frozenset[SlotValue](), list[GoldLine]()
     for i, (turn, segments) in enumerate(zip(dialogue.turns, running_turns(dialogue), strict=True)):
         if turn.state is not None:
-            prompt = state_prompt(_shortened((*text, "".join(user_lines(turn.user))), shorten))
-            lines.append(GoldLine(number, i, prompt, changes_line(before, turn.state)))
+            gold, read = changes_line(before, turn.state), (*text, "".join(user_lines(turn.user)))
+            if limit is not None:
+                read = limit.shorten_gold(read, STATE_MARKER + gold)
+            lines.append(GoldLine(number, i, state_prompt(read), gold))
             before = turn.state
         text = (*text, "".join(segment.text for segment in segments))
     return lines

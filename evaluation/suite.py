@@ -21,12 +21,17 @@ from hushbot.corpora.split import check_manifest, make_split
 from hushbot.errors import ConfigError, HushbotError
 from hushbot.evaluation.card import write_card
 from hushbot.evaluation.experiment import Experiment, Say
-from hushbot.evaluation.tracking import Shorten
+from hushbot.evaluation.tracking import Limit
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory, versions
 from hushbot.training.stack import build_stack
 from hushbot.types import AttackResult, AuditReport, DataInfo, RecipeInfo, RunInfo
+
+WHOLE_STATES_NOTE = (
+    "the membership attack scores whole states, which this bot was not trained to write; an attacker who knows its "
+    "layout may do better, which was not measured"
+)
 
 
 def check(config: Mapping[str, Any], trust: Sequence[str]) -> None:
@@ -113,6 +118,9 @@ def measure(
     experiment: Experiment, target: Target, directory: RunDirectory, report: AuditReport, say: Say
 ) -> AuditReport:
     """Run every attack that the report does not hold yet, writing it after each."""
+    if learns_changes(experiment) and WHOLE_STATES_NOTE not in report.notes:
+        # Also without that attack: a later audit of this run takes the notes over.
+        report = report.model_copy(update={"notes": [*report.notes, WHOLE_STATES_NOTE]})
     for name, attack in experiment.attacks.items():
         if name in report.attacks:
             continue
@@ -149,9 +157,8 @@ def measure_bot(
         experiment.corpus.database,
         settings,
         seed=experiment.seed,
-        shorten=history_cutter(directory.model, settings.max_new_tokens),
-        # An untrained backbone has learnt neither layout and is asked for whole states.
-        learns_changes=bool(experiment.config.get("fit")) and build_stack(experiment.config).learns_changes,
+        limit=history_limit(experiment, settings, target, directory.model),
+        learns_changes=learns_changes(experiment),
     )
     if utility.rows:
         directory.write_records("utility", utility.rows, reveal=experiment.reveal)
@@ -167,15 +174,23 @@ def measure_bot(
     return report
 
 
-def history_cutter(folder: Path, max_new_tokens: int) -> Shorten | None:
-    """Return what cuts a history by the limit a bot was trained with, with room for its answer; None without a bot."""
+def learns_changes(experiment: Experiment) -> bool:
+    """Return whether the bot was trained to write what each turn changed, in one running text per dialogue.
+
+    An untrained backbone has learnt neither layout and is asked for whole states; an audit knows no recipe.
+    """
+    return bool(experiment.config.get("fit")) and build_stack(experiment.config).learns_changes
+
+
+def history_limit(experiment: Experiment, settings: UtilitySettings, target: Target, folder: Path) -> Limit | None:
+    """Return what the bot in a folder can read; None without a bot there."""
     if not folder.is_dir():
         return None
-    from hushbot.training.model_folder import load_limit
-    from hushbot.training.packing import shorten_history
+    from hushbot.evaluation.history_limit import load_history_limit
 
-    tokenizer, max_length = load_limit(folder)
-    return lambda lines: shorten_history(lines, tokenizer, max_length - max_new_tokens)
+    return load_history_limit(
+        folder, target, experiment.split.nonmembers, settings, learns_changes=learns_changes(experiment)
+    )
 
 
 def finish(experiment: Experiment, directory: RunDirectory, report: AuditReport) -> AuditReport:

@@ -5,7 +5,8 @@ database is asked with the predicted state and the previous predicted state, and
 continued from there. A state that was cut or cannot be read is None, which every score counts as wrong; for
 what follows it the bot goes on with its last readable state of the dialogue, as a deployed one would.
 
-A history that is too long loses its oldest lines where `shorten` says so, as it does in training.
+A history that is too long loses its oldest lines where the limit says so, at every question anew. Where the model's
+context leaves less room than `max_new_tokens`, an answer ends there; a prompt that fills it is answered by nothing.
 
 What voids it: a target that ignores the decoding it is given. A state cut exactly after a closing bracket
 cannot be told from a finished one; its missing domains count as missed.
@@ -17,14 +18,16 @@ dialogues. A bot that learns changes is run by `hushbot.evaluation.running`.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hushbot.errors import AuditError
 from hushbot.prompts import (
     ACTIONS_MARKER,
     RESPONSE_MARKER,
+    STATE_MARKER,
     database_line,
     history_lines,
     one_line,
@@ -37,9 +40,78 @@ from hushbot.protocols import Database, Target
 from hushbot.types import Decoding, Dialogue, DialogueState
 
 GREEDY = Decoding(temperature=0)
+_ROOM_STEP = 16
+"""Questions that are short of room share a call by so many tokens."""
 
-Shorten = Callable[[tuple[str, ...]], tuple[str, ...]]
-"""Drops the oldest lines of a history that is too long for the bot; the last line stays."""
+
+class Limit(Protocol):
+    """What a bot can read; `hushbot.evaluation.history_limit` is the one of a model on disk."""
+
+    def shorten(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        """Drop the oldest lines of a prompt that is too long; `rest` follows them and ends in the marker that asks."""
+        ...
+
+    def shorten_gold(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        """Drop the oldest lines before gold text that is scored; `rest` follows them and ends in that text."""
+        ...
+
+    def room(self, prompt: str) -> int | None:
+        """Return how many new tokens fit after a prompt; None where there is no limit."""
+        ...
+
+    def protocol(self) -> dict[str, object]:
+        """Return the rule in words, for the report."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Asker:
+    """Puts questions to a bot."""
+
+    target: Target
+    """The bot."""
+    max_new_tokens: int
+    """Longest answer in tokens."""
+    seed: int
+    """Passed on; greedy decoding draws nothing."""
+    limit: Limit | None = None
+    """What the bot can read; None never cuts."""
+    n_squeezed: int = 0
+    """How many questions so far left room for fewer than `max_new_tokens` tokens."""
+
+    def shorten(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        """Return the lines that the bot can read before the rest of a question."""
+        return lines if self.limit is None else self.limit.shorten(lines, rest)
+
+    def ask(self, prompts: Sequence[str]) -> list[str]:
+        """Return one greedy continuation per prompt.
+
+        Raises:
+            AuditError: The target failed or gave fewer texts than it was asked for.
+        """
+        groups: dict[int, list[int]] = defaultdict(list)
+        for index, prompt in enumerate(prompts):
+            groups[self._allowance(prompt)].append(index)
+        answers = [""] * len(prompts)
+        for allowance, indices in groups.items():
+            if allowance > 0:
+                texts = self._continue([prompts[index] for index in indices], allowance)
+                for index, text in zip(indices, texts, strict=True):
+                    answers[index] = text
+        return answers
+
+    def _allowance(self, prompt: str) -> int:
+        room = None if self.limit is None else self.limit.room(prompt)
+        if room is None or room >= self.max_new_tokens:
+            return self.max_new_tokens
+        self.n_squeezed += 1
+        return max(0, room // _ROOM_STEP * _ROOM_STEP or room)
+
+    def _continue(self, prompts: list[str], max_new_tokens: int) -> list[str]:
+        texts = self.target.sample(prompts, n=1, max_new_tokens=max_new_tokens, decoding=GREEDY, seed=self.seed)
+        if [len(drawn) for drawn in texts] != [1] * len(prompts):
+            raise AuditError(f"the target did not answer each of {len(prompts)} prompts with one text")
+        return [drawn[0] for drawn in texts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,29 +155,26 @@ def track(
     *,
     max_new_tokens: int,
     seed: int,
-    shorten: Shorten | None = None,
+    limit: Limit | None = None,
 ) -> tuple[TrackedTurn, ...]:
     """Run the bot end to end: states, database, actions and responses.
 
     Raises:
         AuditError: The target failed or gave fewer texts than it was asked for.
     """
-    turns = track_states(target, dialogues, max_new_tokens=max_new_tokens, seed=seed, shorten=shorten)
-    return track_responses(target, turns, database, max_new_tokens=max_new_tokens, seed=seed)
+    asker = Asker(target=target, max_new_tokens=max_new_tokens, seed=seed, limit=limit)
+    return track_responses(asker, track_states(asker, dialogues), database)
 
 
-def track_states(
-    target: Target,
-    dialogues: Sequence[Dialogue],
-    *,
-    max_new_tokens: int,
-    seed: int,
-    shorten: Shorten | None = None,
-) -> tuple[TrackedTurn, ...]:
-    """Let the bot read its state in every turn, dialogue by dialogue."""
-    read = [[_history(dialogue, i, shorten) for i in range(len(dialogue.turns))] for dialogue in dialogues]
+def track_states(asker: Asker, dialogues: Sequence[Dialogue]) -> tuple[TrackedTurn, ...]:
+    """Let the bot read its state in every turn, dialogue by dialogue.
+
+    Raises:
+        AuditError: The target failed or gave fewer texts than it was asked for.
+    """
+    read = [[_history(asker, dialogue, i) for i in range(len(dialogue.turns))] for dialogue in dialogues]
     prompts = [state_prompt(history) for histories in read for history, _ in histories]
-    texts = iter(continue_greedily(target, prompts, max_new_tokens, seed))
+    texts = iter(asker.ask(prompts))
     tracked: list[TrackedTurn] = []
     for dialogue, histories in zip(dialogues, read, strict=True):
         before: DialogueState = frozenset()
@@ -130,60 +199,58 @@ def track_states(
     return tuple(tracked)
 
 
-def track_responses(
-    target: Target,
-    turns: Sequence[TrackedTurn],
-    database: Database | None,
-    *,
-    max_new_tokens: int,
-    seed: int,
-) -> tuple[TrackedTurn, ...]:
-    """Let the bot look up, act and answer on its own states, in every turn that has a gold response."""
-    answered = [turn for turn in turns if turn.reference is not None]
-    lookups = [look_up(turn, database) for turn in answered]
-    prompts = [
-        state_prompt(turn.history) + state_line(turn.in_use) + database_line(found) + ACTIONS_MARKER
-        for turn, found in zip(answered, lookups, strict=True)
+def track_responses(asker: Asker, turns: Sequence[TrackedTurn], database: Database | None) -> tuple[TrackedTurn, ...]:
+    """Let the bot look up, act and answer on its own states, in every turn that has a gold response.
+
+    Raises:
+        AuditError: The target failed or gave fewer texts than it was asked for.
+    """
+    asked = [replace(turn, database=look_up(turn, database)) for turn in turns if turn.reference is not None]
+    acted = [
+        replace(turn, actions=one_line(text))
+        for turn, text in _ask_after_state(asker, asked, lambda turn: ACTIONS_MARKER)
     ]
-    actions = continue_greedily(target, prompts, max_new_tokens, seed)
-    prompts = [prompt + text_line(action) + RESPONSE_MARKER for prompt, action in zip(prompts, actions, strict=True)]
-    responses = continue_greedily(target, prompts, max_new_tokens, seed)
-    done = {
-        (turn.dialogue.id, turn.turn): replace(
-            turn, database=found, actions=one_line(action), response=one_line(response)
+    answered = [
+        replace(turn, response=one_line(text))
+        for turn, text in _ask_after_state(
+            asker, acted, lambda turn: ACTIONS_MARKER + text_line(turn.actions or "") + RESPONSE_MARKER
         )
-        for turn, found, action, response in zip(answered, lookups, actions, responses, strict=True)
-    }
+    ]
+    done = {(turn.dialogue.id, turn.turn): turn for turn in answered}
     return tuple(done.get((turn.dialogue.id, turn.turn), turn) for turn in turns)
 
 
+def _ask_after_state(
+    asker: Asker, turns: Sequence[TrackedTurn], question: Callable[[TrackedTurn], str]
+) -> list[tuple[TrackedTurn, str]]:
+    """Ask something after state and database result; return the turns as they were read, each with its answer."""
+    read, prompts = [], []
+    for turn in turns:
+        rest = STATE_MARKER + state_line(turn.in_use) + database_line(turn.database or "") + question(turn)
+        history = asker.shorten(turn.history, rest)
+        is_truncated = turn.is_truncated or len(history) < len(turn.history)
+        read.append(replace(turn, history=history, is_truncated=is_truncated))
+        prompts.append("".join(history) + rest)
+    return list(zip(read, asker.ask(prompts), strict=True))
+
+
 def gold_log_likelihood(
-    target: Target, dialogues: Sequence[Dialogue], shorten: Shorten | None = None
+    target: Target, dialogues: Sequence[Dialogue], limit: Limit | None = None
 ) -> list[tuple[float, int]]:
     """Return each dialogue's summed log-probability of its known gold states, and their number of tokens.
 
     Raises:
         AuditError: The target cannot score, or a score is not finite.
     """
-    known = [
-        (d, i)
-        for d, dialogue in enumerate(dialogues)
-        for i, turn in enumerate(dialogue.turns)
-        if turn.state is not None
-    ]
-    return sum_scores(
-        target,
-        dialogues,
-        [
-            GoldLine(
-                d,
-                i,
-                state_prompt(_history(dialogues[d], i, shorten)[0]),
-                state_line(dialogues[d].turns[i].state or frozenset()),
-            )
-            for d, i in known
-        ],
-    )
+    lines = []
+    for d, dialogue in enumerate(dialogues):
+        for i, turn in enumerate(dialogue.turns):
+            if turn.state is not None:
+                gold, history = state_line(turn.state), history_lines(dialogue, i)
+                if limit is not None:
+                    history = limit.shorten_gold(history, STATE_MARKER + gold)
+                lines.append(GoldLine(d, i, state_prompt(history), gold))
+    return sum_scores(target, dialogues, lines)
 
 
 class GoldLine(NamedTuple):
@@ -214,10 +281,10 @@ def sum_scores(target: Target, dialogues: Sequence[Dialogue], gold: Sequence[Gol
     return sums
 
 
-def _history(dialogue: Dialogue, turn: int, shorten: Shorten | None) -> tuple[tuple[str, ...], bool]:
-    """Return the lines a bot reads, and whether older ones were cut off."""
+def _history(asker: Asker, dialogue: Dialogue, turn: int) -> tuple[tuple[str, ...], bool]:
+    """Return the lines a bot reads when it is asked for a state, and whether older ones were cut off."""
     whole = history_lines(dialogue, turn)
-    kept = whole if shorten is None else shorten(whole)
+    kept = asker.shorten(whole, STATE_MARKER)
     return kept, len(kept) < len(whole)
 
 
@@ -229,17 +296,3 @@ def look_up(turn: TrackedTurn, database: Database | None) -> str:
     if database is None:
         return turn.dialogue.turns[turn.turn].database
     return database.lookup(turn.in_use, turn.before)
-
-
-def continue_greedily(target: Target, prompts: Sequence[str], max_new_tokens: int, seed: int) -> list[str]:
-    """Return one greedy continuation per prompt.
-
-    Raises:
-        AuditError: The target failed or gave fewer texts than it was asked for.
-    """
-    if not prompts:
-        return []
-    texts = target.sample(prompts, n=1, max_new_tokens=max_new_tokens, decoding=GREEDY, seed=seed)
-    if [len(drawn) for drawn in texts] != [1] * len(prompts):
-        raise AuditError(f"the target did not answer each of {len(prompts)} prompts with one text")
-    return [drawn[0] for drawn in texts]

@@ -5,8 +5,9 @@ value None and says why in `method`, never 0; the protocol beside the numbers na
 where gold text was shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in
 `hushbot.evaluation.tracking`, or in `hushbot.evaluation.running` for a bot that learns changes.
 
-What voids comparability with published numbers: a history over the backbone's limit loses its oldest lines, as
-in training (`turns_truncated` in the protocol counts such turns); BLEU is taken on plain (not delexicalised) text
+What voids comparability with published numbers: a history that is too long loses its oldest lines, by the rule of
+training (`hushbot.evaluation.history_limit`; `turns_truncated` in the protocol counts such turns, `answers_squeezed`
+the answers that had less room than `max_new_tokens`); BLEU is taken on plain (not delexicalised) text
 against the corpus' one response, on sacrebleu's scale of 0 to 100; perplexity is over the tokens of the target's own
 tokenizer, lower is better for it alone, and a bot that learns changes has shorter gold lines than one that learns
 whole states.
@@ -33,7 +34,7 @@ from hushbot.evaluation.state_scoring import (
     estimates,
     score_turns,
 )
-from hushbot.evaluation.tracking import Shorten, TrackedTurn, track
+from hushbot.evaluation.tracking import Asker, Limit, TrackedTurn, track
 from hushbot.prompts import render_state
 from hushbot.protocols import Database, Target
 from hushbot.stats import Bootstrap, cluster_bootstrap
@@ -80,7 +81,7 @@ class UtilitySettings:
     responses: bool = True
     """Also let the bot look up, act and answer, for BLEU; two more generations per turn."""
     max_new_tokens: int = 128
-    """Longest state, actions or response in tokens; a longer state is cut and counts as wrong."""
+    """Longest state, actions or response in tokens, fewer where the model's context ends; a cut state is wrong."""
     dontcare: Literal["strict", "ignore"] = "strict"
     """Whether don't-care is a value like any other, or slots that have it are left out."""
     drop_none: bool = False
@@ -120,7 +121,7 @@ def measure_utility(
     settings: UtilitySettings | None = None,
     *,
     seed: int,
-    shorten: Shorten | None = None,
+    limit: Limit | None = None,
     learns_changes: bool = False,
 ) -> UtilityResult:
     """Run a bot over dialogues and measure its worth; a failing target gives no number, never a low one.
@@ -131,12 +132,13 @@ def measure_utility(
         database: What it looks things up in.
         settings: How to measure.
         seed: Of the draw of dialogues and of the intervals.
-        shorten: Cuts a history that is too long as training did; None never cuts.
+        limit: What the bot can read; None never cuts.
         learns_changes: Whether the bot writes what each turn changed, in one running text per dialogue.
     """
     settings = settings or UtilitySettings()
     chosen = _choose(dialogues, settings.max_dialogues, seed)
-    bot = _Bot(target, database, settings.max_new_tokens, seed, shorten, learns_changes)
+    asker = Asker(target=target, max_new_tokens=settings.max_new_tokens, seed=seed, limit=limit)
+    bot = _Bot(asker, database, learns_changes)
     tracked, failures = _run(bot, chosen, is_answering=settings.responses)
     by_dialogue: dict[str, list[DialogueState | None]] = {}
     for turn in tracked:
@@ -149,15 +151,13 @@ def measure_utility(
     else:
         found["bleu"] = bleu(tracked, seed=seed)
     found["perplexity"] = _attempt_perplexity(bot, chosen)
-    protocol = {
-        **_protocol(settings, scores, database, offered=len(dialogues), used=len(chosen)),
-        **(_RUNNING if learns_changes else _WHOLE),
-        "guards": list(guard_names(target)),
-    }
-    n_truncated = None if "states" in failures else sum(turn.is_truncated for turn in tracked)
     return UtilityResult(
         estimates=found,
-        protocol={**protocol, "turns_truncated": n_truncated},
+        protocol={
+            **_protocol(settings, database, offered=len(dialogues), used=len(chosen)),
+            **_bot_protocol(bot),
+            **_turn_counts(scores, tracked, asker, is_failed="states" in failures),
+        },
         rows=_rows(tracked, scores, learns_changes=learns_changes) if tracked else [],
     )
 
@@ -220,43 +220,27 @@ def _choose(dialogues: Sequence[Dialogue], limit: int | None, seed: int) -> list
 class _Bot:
     """A bot with everything it is run with."""
 
-    target: Target
+    asker: Asker
     database: Database | None
-    max_new_tokens: int
-    seed: int
-    shorten: Shorten | None
     learns_changes: bool
 
-    def track(self, dialogues: Sequence[Dialogue]) -> tuple[TrackedTurn, ...]:
+    def track(self, dialogues: Sequence[Dialogue], *, is_answering: bool) -> tuple[TrackedTurn, ...]:
         """Return the states it tracks."""
         if self.learns_changes:
-            return running.run_states(
-                self.target,
-                dialogues,
-                self.database,
-                max_new_tokens=self.max_new_tokens,
-                seed=self.seed,
-                shorten=self.shorten,
-            )
-        return tracking.track_states(
-            self.target, dialogues, max_new_tokens=self.max_new_tokens, seed=self.seed, shorten=self.shorten
-        )
+            return running.run_states(self.asker, dialogues, self.database, is_answering=is_answering)
+        return tracking.track_states(self.asker, dialogues)
 
     def answer(self, turns: Sequence[TrackedTurn]) -> tuple[TrackedTurn, ...]:
         """Return the turns with its answers."""
         if self.learns_changes:
-            return running.run_responses(
-                self.target, turns, max_new_tokens=self.max_new_tokens, seed=self.seed, shorten=self.shorten
-            )
-        return tracking.track_responses(
-            self.target, turns, self.database, max_new_tokens=self.max_new_tokens, seed=self.seed
-        )
+            return running.run_responses(self.asker, turns)
+        return tracking.track_responses(self.asker, turns, self.database)
 
     def score_gold(self, dialogues: Sequence[Dialogue]) -> list[tuple[float, int]]:
         """Return how probable it finds what it should have written."""
         score = running.gold_log_likelihood if self.learns_changes else tracking.gold_log_likelihood
         # A guard that hides values hides their probabilities, too; perplexity is a property of the bot behind it.
-        return score(unguarded(self.target), dialogues, self.shorten)
+        return score(unguarded(self.asker.target), dialogues, self.asker.limit)
 
 
 def _run(
@@ -264,7 +248,7 @@ def _run(
 ) -> tuple[tuple[TrackedTurn, ...], dict[str, str]]:
     """Run the bot as far as it goes; return its turns and, per stage that gave nothing, why."""
     try:
-        tracked = bot.track(dialogues)
+        tracked = bot.track(dialogues, is_answering=is_answering)
     except AuditError as error:
         return (), {"states": str(error), "responses": str(error)}
     if not is_answering:
@@ -277,7 +261,7 @@ def _run(
 
 def _attempt_perplexity(bot: _Bot, dialogues: Sequence[Dialogue]) -> Estimate:
     try:
-        return perplexity(bot.score_gold(dialogues), seed=bot.seed)
+        return perplexity(bot.score_gold(dialogues), seed=bot.asker.seed)
     except AuditError as error:
         return _not_measured(str(error))
 
@@ -290,17 +274,9 @@ def _unmeasured_states(reason: str) -> dict[str, Estimate]:
     return {name: _not_measured(reason) for name in STATE_METRICS}
 
 
-def _protocol(
-    settings: UtilitySettings,
-    scores: Sequence[TurnScore],
-    database: Database | None,
-    *,
-    offered: int,
-    used: int,
-) -> dict[str, object]:
+def _protocol(settings: UtilitySettings, database: Database | None, *, offered: int, used: int) -> dict[str, object]:
     return {
         **settings.rules.protocol(),
-        **counts(scores),
         "dialogues_offered": offered,
         "dialogues_used": used,
         "decoding": f"greedy, at most {settings.max_new_tokens} tokens",
@@ -313,6 +289,28 @@ def _protocol(
         "bleu": "sacrebleu corpus score, 0 to 100, tokenizer 13a, case kept, exponential smoothing",
         "interval": "percentile bootstrap over dialogues",
     }
+
+
+def _bot_protocol(bot: _Bot) -> dict[str, object]:
+    """Return what depends on the bot: how it is asked, and what of it is measured."""
+    found: dict[str, object] = dict(_RUNNING if bot.learns_changes else _WHOLE)
+    guards = guard_names(bot.asker.target)
+    if guards:
+        found["perplexity"] = f"of the bot without its guards; {found['perplexity']}"
+    limit = {} if bot.asker.limit is None else bot.asker.limit.protocol()
+    return {**found, "guards": list(guards), **limit}
+
+
+def _turn_counts(
+    scores: Sequence[TurnScore], tracked: Sequence[TrackedTurn], asker: Asker, *, is_failed: bool
+) -> dict[str, object]:
+    """Return what happened in how many turns; nothing did where the states could not be had."""
+    found = {
+        **counts(scores),
+        "turns_truncated": sum(turn.is_truncated for turn in tracked),
+        "answers_squeezed": asker.n_squeezed,
+    }
+    return dict.fromkeys(found) if is_failed else dict(found)
 
 
 def _rows(tracked: Sequence[TrackedTurn], scores: Sequence[TurnScore], *, learns_changes: bool) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ class DpSgd(Recipe):
     """How epsilon is computed: `prv` is tighter, `rdp` faster."""
     engine: Literal["auto", "loop", "hooks", "opacus"] = "auto"
     """How gradients per dialogue are computed; all give the same. `auto` is hooks where the model allows it."""
-    chunk_tokens: int = 4096
+    chunk_tokens: int = 2048
     """Tokens that go through the model at once: memory against speed, no effect on the result."""
     insecure_seed: int | None = None
     """For tests: repeatable sampling and noise. Anyone who knows it can remove the noise, so no epsilon is reported."""

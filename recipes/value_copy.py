@@ -1,8 +1,9 @@
 """The value-copy mechanism: state values are copied from the dialogue, so without a dialogue there are none.
 
-Guarantees: nothing about training, which stays as it is; the bot as deployed writes a slot value only if it was said,
-is listed by the schema for a categorical slot, or is don't-care. `hushbot.targets.value_copy` says how, and what voids
-it; its weights still hold what they memorised, so the folder must be kept as private as the data.
+Guarantees: nothing about training, which stays as it is; the bot as deployed writes a slot value into a state only if
+it was said, is published by the schema for a categorical slot, or is don't-care, and into an act only then or if it was
+looked up. `hushbot.targets.value_copy` says how, and what voids it: an attacker who states a guess in the history is
+not hindered. The weights still hold what they memorised, so the folder must be kept as private as the data.
 
 Source: Task-oriented dialogue state extraction, section VI, second defence.
 """
@@ -18,6 +19,11 @@ from hushbot.prompts import history_lines
 from hushbot.protocols import Recipe, Target
 from hushbot.schema import Schema
 from hushbot.types import Dialogue
+
+_NOT_STOPPED = (
+    "an attacker who states a guess in the history is not hindered: the bot may then write it, and its probability is "
+    "the unguarded bot's; no attack here measures that, and what the bot says in prose is not held to anything"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ class ValueCopy(Recipe):
         return ValueCopyTarget(target, law, min_probability=self.min_probability, max_copies=self.max_copies)
 
     def notes(self, dialogues: Sequence[Dialogue], schema: Schema, *, seed: int) -> Sequence[str]:
-        """Return how many of the members' values the guarded bot could write at all."""
+        """Return what the guard does not stop, and how many of the members' values the guarded bot could write at all."""
         from hushbot.targets.value_law import ValueLaw, read_history
 
         law = ValueLaw(schema=schema, max_candidates=self.max_candidates, max_words=self.max_words)
@@ -73,9 +79,10 @@ class ValueCopy(Recipe):
             for said in dialogue.final_state
         ]
         if not lawful:
-            return ()
+            return (_NOT_STOPPED,)
         share = sum(lawful) / len(lawful)
         return (
             f"{sum(lawful)} of the {len(lawful)} values in the members' final states ({share:.1%}) were said or are "
-            "the schema's; the guarded bot can write no others",
+            "the schema's; the guarded bot can write no others in its dialogue states",
+            _NOT_STOPPED,
         )

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
-    | {"clock", "dates", "shapes", "mentions", "dialogue_values", "value_lists", "substitution"},
+    | {"values"},
     {"training", "targets", "corpora", "run", "composition", "launching", "storage"},
     {"recipes", "attacks"},
     {"evaluation"},

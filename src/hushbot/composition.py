@@ -1,8 +1,9 @@
 """From the command line's overrides to checked objects: Hydra's compose API with our own errors.
 
-Guarantees: a configuration that composes is plain data (dicts, lists, strings, numbers); every `_target_` lies in
-`hushbot.` or in a package the user named with `--trust`; every field of a dataclass target is checked against its
-type before it is built, and all problems are reported at once, each with its key. Nothing is executed while composing.
+Guarantees: a configuration that composes is plain data (dicts, lists, strings, numbers); every `_target_` is a class of
+hushbot, one of its corpus loaders, or lies in a package the user named with `--trust`; every field of a dataclass
+target is checked against its type before it is built, and all problems are reported at once, each with its key.
+Nothing is executed while composing.
 
 Two spellings of our own on top of Hydra's: `recipe=a+b` (and `attack=a+b`) selects several options of a group, and a
 group that holds a dict of components (`recipe`, `attack`) keeps the order in which they were named.
@@ -22,6 +23,11 @@ from hushbot.errors import ConfigError, HushbotError
 
 STACKED_GROUPS = ("recipe", "attack")
 """Groups of which several options may be chosen at once."""
+_DICT_GROUPS = (*STACKED_GROUPS, "tracker")
+"""Groups that hold components by name."""
+_STACK = re.compile(r"[\w+-]*")
+_LIST = re.compile(r"\[([\w\s,-]*)\]")
+"""A chosen list of plain names; anything else is left to Hydra."""
 _NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
 """Lines of a Hydra error that mislead or say nothing to a user."""
 UNHASHED_KEYS = frozenset({"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "inference"})
@@ -32,7 +38,7 @@ def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = No
     """Compose `configs/<name>.yaml` with overrides and resolve it to plain data.
 
     Raises:
-        ConfigError: An override, a group option or an interpolation is wrong.
+        ConfigError: An override, a group option or an interpolation is wrong, or there is nothing to do.
     """
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
@@ -55,14 +61,41 @@ def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = No
         raise ConfigError(explain(error, name)) from error
     if not isinstance(plain, dict):
         raise ConfigError(f"configs/{name}.yaml is a {type(plain).__name__}; it must be a mapping")
-    return {str(key): value for key, value in plain.items()}
+    return _with_all_groups({str(key): value for key, value in plain.items()}, name)
+
+
+def _with_all_groups(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """Put in an empty attack group, which Hydra leaves out, and refuse what has nothing to do.
+
+    Without attacks a bot is trained and its utility measured.
+    """
+    config.setdefault("attack", {})
+    needed, example = ("attack", "membership") if name == "audit" else ("recipe", "turn_level")
+    if not config.get(needed):
+        raise ConfigError(f"{needed}=[]: `hushbot {name}` needs at least one; set {needed}={example}")
+    return config
 
 
 def spell_stack(override: str) -> str:
-    """Turn `recipe=a+b` into Hydra's `recipe=[a,b]`, for the groups that can be stacked."""
+    """Turn `recipe=a+b` into Hydra's `recipe=[a,b]`, for the groups that can be stacked.
+
+    Raises:
+        ConfigError: A name is missing beside a `+`, or is there twice.
+    """
     group, equals, choice = override.partition("=")
-    if equals and group in STACKED_GROUPS and re.fullmatch(r"[\w+]+", choice):
-        return f"{group}=[{','.join(choice.split('+'))}]"
+    if not equals or group not in STACKED_GROUPS:
+        return override
+    if listed := _LIST.fullmatch(choice):
+        names = [item.strip() for item in listed[1].split(",") if item.strip()]
+    elif _STACK.fullmatch(choice):
+        names = choice.split("+")
+        if "" in names:
+            raise ConfigError(f"{override}: a name is missing; write {group}=NAME, or {group}=NAME+NAME for several")
+        override = f"{group}=[{','.join(names)}]"
+    else:
+        return override
+    if repeated := sorted({item for item in names if names.count(item) > 1}):
+        raise ConfigError(f"{group}={choice} names {', '.join(repeated)} more than once; name each once")
     return override
 
 
@@ -130,25 +163,35 @@ def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
 def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[str]:
     """Check every setting and component; return one message per problem.
 
-    Components that are classes are built, since only they know their ranges; nothing is loaded or run.
+    Components that are classes are built, since only they know their ranges, unless a `_target_` is not allowed;
+    nothing is loaded or run.
     """
     problems = plain_problems(config)
+    found, refused = _locate_all(config, trust)
+    problems += [f"{key}: {problem}" for key, error in refused.items() for problem in error.problems]
     for key, node in components(config):
-        target = str(node["_target_"])
-        if not any(target.startswith(f"{package}.") for package in ("hushbot", *trust)):
-            package = target.split(".")[0]
-            problems.append(f"{key}._target_={target!r} lies outside hushbot; name it with `--trust {package}`")
+        if key not in found:
             continue
-        try:
-            component = locate(target)
-        except ConfigError as error:
-            problems.append(f"{key}: {error}")
-            continue
-        found = [f"{key}.{problem}" for problem in argument_problems(component, arguments_of(node))]
-        if not found and inspect.isclass(component):
-            found = _range_problems(node, key)
-        problems += found
+        wrong = [f"{key}.{problem}" for problem in argument_problems(found[key], arguments_of(node))]
+        inner = [f"{key}.{name}" for name, _ in components(arguments_of(node))]
+        # Building a component builds those inside it: nothing is built before all are allowed, and no function is run.
+        if not wrong and not refused and all(inspect.isclass(found.get(name)) for name in (key, *inner)):
+            wrong = _range_problems(node, key)
+        problems += wrong
     return list(dict.fromkeys(problems))
+
+
+def _locate_all(
+    config: Mapping[str, Any], trust: Sequence[str]
+) -> tuple[dict[str, Callable[..., Any]], dict[str, ConfigError]]:
+    """Return every component's class or function by its key, and the errors of those that are not allowed."""
+    found, refused = {}, {}
+    for key, node in components(config):
+        try:
+            found[key] = locate_trusted(str(node["_target_"]), trust)
+        except ConfigError as error:
+            refused[key] = error
+    return found, refused
 
 
 def _range_problems(node: Mapping[str, Any], key: str) -> list[str]:
@@ -176,7 +219,22 @@ def plain_problems(config: Mapping[str, Any]) -> list[str]:
             for wrong in error.errors():
                 name = ".".join(str(part) for part in (key, *wrong["loc"]))
                 problems.append(f"{name}={wrong['input']!r}: {wrong['msg']}")
-    return problems
+    return problems + list(_group_problems(config))
+
+
+def _group_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message per entry of a group that is no component, such as settings of an option not chosen."""
+    for group in _DICT_GROUPS:
+        entries = config.get(group, {})
+        if not isinstance(entries, Mapping):
+            yield f"{group}={entries!r} must be a mapping of components; choose options with {group}=NAME"
+            continue
+        for key, node in entries.items():
+            if not isinstance(node, Mapping) or "_target_" not in node:
+                yield (
+                    f"{group}.{key}={node!r} is no component; choose the option with {group}=, or leave its settings "
+                    f"out with ~{group}.{key}"
+                )
 
 
 def _plain_types() -> dict[str, Any]:
@@ -201,6 +259,26 @@ def components(config: object, key: str = "") -> Iterator[tuple[str, Mapping[str
     elif isinstance(config, list):
         for i, value in enumerate(config):
             yield from components(value, f"{key}[{i}]")
+
+
+def locate_trusted(target: str, trust: Sequence[str] = ()) -> Callable[..., Any]:
+    """Import what a dotted path names, if it is one of our components or the user trusts its package.
+
+    Of hushbot itself, only classes and corpus loaders are components: a configuration that somebody else wrote must
+    not call `hushbot.cli.main`, which can be told to trust anything, nor what a module of ours imports.
+
+    Raises:
+        ConfigError: It is neither, or it does not exist; nothing outside was imported.
+    """
+    if any(target.startswith(f"{package}.") for package in trust):
+        return locate(target)
+    if not target.startswith("hushbot."):
+        raise ConfigError(f"_target_={target!r} lies outside hushbot; name it with `--trust {target.split('.')[0]}`")
+    found = locate(target)
+    is_loader = target.startswith("hushbot.corpora.") and inspect.isfunction(found)
+    if not str(found.__module__).startswith("hushbot.") or not (inspect.isclass(found) or is_loader):
+        raise ConfigError(f"_target_={target!r} is no component; name a class of hushbot or one of its corpus loaders")
+    return found
 
 
 def locate(target: str) -> Callable[..., Any]:

@@ -22,6 +22,8 @@ class Slot:
     """Whether the slot takes one of `possible_values`."""
     possible_values: tuple[str, ...] = ()
     description: str = ""
+    collected: bool = False
+    """Whether `possible_values` were gathered from dialogues, so that they are somebody's, rather than published."""
 
 
 @dataclass(frozen=True, slots=True)

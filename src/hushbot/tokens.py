@@ -10,11 +10,13 @@ No torch here: a tokenizer is anything that transformers' fast tokenizers are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hushbot.errors import ConfigError
 from hushbot.prompts import pieces
+
+_TEXTS_AT_ONCE = 256  # bounds the memory of what is known of pieces; texts that share pieces mostly stand together
 
 
 class Encoded(NamedTuple):
@@ -39,20 +41,33 @@ def encode_pieces(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 def encode_with_spans(tokenizer: Any, text: str) -> Encoded:
     """Return the token ids of a text with the (start, end) characters that each token covers."""
-    cut = pieces(text)
+    return next(encode_all_with_spans(tokenizer, [text]))
+
+
+def encode_all_with_spans(tokenizer: Any, texts: Sequence[str]) -> Iterator[Encoded]:
+    """Yield what `encode_with_spans` returns of each text; a piece that many of them hold is encoded once."""
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        cut = [pieces(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
+        known = _encode_distinct(tokenizer, list(dict.fromkeys(piece for text in cut for piece in text)))
+        for text in cut:
+            ids: list[int] = []
+            spans: list[tuple[int, int]] = []
+            at = 0
+            for piece in text:
+                ids += known[piece].ids
+                spans += [(at + low, at + high) for low, high in known[piece].spans]
+                at += len(piece)
+            yield Encoded(ids, spans)
+
+
+def _encode_distinct(tokenizer: Any, cut: list[str]) -> dict[str, Encoded]:
     if not cut:
-        return Encoded([], [])
+        return {}
     batch = tokenizer(
         cut, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
     )
-    ids: list[int] = []
-    spans: list[tuple[int, int]] = []
-    start = 0
-    for piece, piece_ids, offsets in zip(cut, batch["input_ids"], batch["offset_mapping"], strict=True):
-        ids.extend(piece_ids)
-        spans.extend((start + low, start + high) for low, high in offsets)
-        start += len(piece)
-    return Encoded(ids, spans)
+    found = zip(cut, batch["input_ids"], batch["offset_mapping"], strict=True)
+    return {piece: Encoded(ids, offsets) for piece, ids, offsets in found}
 
 
 def start_token(tokenizer: Any) -> int:

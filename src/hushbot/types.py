@@ -234,11 +234,16 @@ class RunInfo(_Model):
     config_sha256: str
     data_sha256: str
     weights_sha256: str | None = None
+    model_sha256: str | None = None
+    """Hash of every file of the model's folder: the tokenizer's and the configurations too."""
     versions: dict[str, str] = Field(default_factory=dict)
     seconds: dict[str, float] = Field(default_factory=dict)
     """Keys `train`, `utility`, `audit`."""
     tokens_trained: int = 0
     device: str = "cpu"
+    """Where the bot was asked."""
+    trained_on: str | None = None
+    """Where it was trained: `cpu`, or a GPU's name; None where nothing was."""
 
 
 class PrivacyInfo(_Model):
@@ -289,6 +294,8 @@ class DataInfo(_Model):
     slots: int
     turns: int
     supervised_tokens: int
+    annotation_sha256: str | None = None
+    """Hash of the schema and of marked spans, which recipes may read; None where nothing was trained."""
 
 
 class AuditReport(_Model):

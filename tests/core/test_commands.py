@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hushbot.commands import audit, compare, ls, train
+from hushbot.commands import audit, compare, ls, train, validate
 from hushbot.composition import compose, config_files, config_root
-from hushbot.errors import AuditError, ConfigError
+from hushbot.errors import AuditError, ConfigError, DataError
 from hushbot.evaluation import making, suite
 from hushbot.evaluation import report as pages
 from hushbot.launching import Cell
@@ -32,6 +33,8 @@ def test_a_run_is_named_after_recipe_seed_and_configuration() -> None:
     assert (name, seed) == ("turn_level", "s3")
     assert len(hashed) == 8
     assert train.run_path(compose("train", ["recipe=base"])).name.startswith("base-s0-")
+    assert train.run_path(compose("train", ["recipe=base+value_copy"])).name.startswith("base+value_copy-s0-")
+    assert train.run_path(compose("train", ["fit=false", "recipe=value_copy"])).name.startswith("base+value_copy-s0-")
 
 
 def test_a_run_keeps_its_name_wherever_and_however_it_is_run() -> None:
@@ -97,6 +100,15 @@ def test_overrides_reach_every_cell() -> None:
     assert [list(cell.config["attack"]) for cell in found] == [["membership"], ["membership"]]
 
 
+def test_a_guarded_base_is_an_arm_of_its_own() -> None:
+    found = cells("arms=[base,base+value_copy,base+value_copy+instruction_guard]")
+    assert [cell.path.name.split("-")[0] for cell in found] == [
+        "base",
+        "base+value_copy",
+        "base+value_copy+instruction_guard",
+    ]
+
+
 def test_what_is_named_twice_is_run_once() -> None:
     assert [cell.name for cell in cells("arms=[base,turn_level,base]", "seeds=[1,1]")] == [
         "base seed 1",
@@ -143,6 +155,39 @@ def test_stacks_are_checked_before_anything_runs(
     assert not (tmp_path / "c").exists()
 
 
+def test_problems_of_all_stacks_are_told_at_once(second_maker: Path) -> None:
+    overrides = ["arms=[base+dp_sgd,turn_level+second,base]"]
+    config = compose("compare", overrides, config_dir=second_maker)
+    with pytest.raises(ConfigError) as caught:
+        compare.checked_cells(config, overrides, (), second_maker)
+    assert len(caught.value.problems) == 2
+    assert "dp_sgd would harden the training" in caught.value.problems[0]
+    assert "2 recipes that make examples" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize("verb", ["train", "validate", "compare"])
+@pytest.mark.parametrize("stack", ["dp_sgd+base", "base+dialogue_level", "counterfactual+base+value_copy"])
+def test_a_bot_that_is_not_trained_is_hardened_by_guards_only(
+    verb: str, stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "launch", lambda *_, **__: pytest.fail("a cell was started"))
+    runs = tmp_path / "runs"
+    with pytest.raises(ConfigError, match="with fit=false there is none"):
+        if verb == "train":
+            train.main([f"recipe={stack}", f"runs_dir={runs}"])
+        elif verb == "compare":
+            compare.main([f"arms=[base,{stack}]", f"runs_dir={runs}", f"comparison={tmp_path / 'c'}"])
+        else:
+            validate.main("train", [f"recipe={stack}"])
+    assert not runs.exists()
+
+
+def test_a_senseless_stack_leaves_no_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="2 recipes that make examples"):
+        train.main(["recipe=turn_level+dialogue_level", f"runs_dir={tmp_path / 'runs'}"])
+    assert not (tmp_path / "runs").exists()
+
+
 def test_components_of_every_arm_are_checked_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,9 +211,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace the steps that need a model; return the names of those that ran."""
     done: list[str] = []
 
-    def fit(experiment: Any, config: Any, directory: Any, report: AuditReport, say: Any) -> tuple[None, AuditReport]:
+    def fit(*given: Any) -> tuple[None, AuditReport]:
         done.append("fit")
-        return None, report
+        return None, given[3]
 
     def utility(experiment: Any, settings: Any, target: Any, directory: Any, report: AuditReport, say: Any) -> Any:
         done.append("utility")
@@ -220,6 +265,42 @@ def test_a_failure_is_in_the_report_and_raised(
     assert (report.status, report.error) == ("failed", "no answer; start the endpoint")
     assert train.run(bare_config, path).error is None
     assert steps == ["fit", "fit", "utility", "attack"]
+
+
+def test_without_attacks_a_bot_is_trained_and_measured(
+    steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "print_summary", lambda _: None)
+    sizes = [f"split.{side}=3" for side in ("members", "nonmembers", "calibration", "controls")]
+    train.main([*sizes, "attack=[]", f"run={tmp_path / 'mine'}"])
+    report = RunDirectory.open(tmp_path / "mine").read_report()
+    assert (report.status, report.attacks) == ("complete", {})
+    assert "No attack was run" in (tmp_path / "mine" / "privacy_card.md").read_text()
+
+
+def test_the_report_of_a_guarded_base_names_its_guards(bare_config: dict[str, Any], tmp_path: Path) -> None:
+    config = compose("train", ["recipe=base+value_copy", "attack=[]"]) | {"split": bare_config["split"]}
+    experiment = suite.prepare(config, train.stack_name(config))
+    with suite.open_run(experiment, tmp_path / "run") as directory:
+        report = suite.start_report(experiment, directory)
+    assert report.recipe.stack == ["base", "value_copy"]
+    assert report.run.id.startswith("base+value_copy-s0-")
+
+
+def test_an_audit_of_a_run_checks_what_the_run_names(
+    steps: list[str], bare_config: dict[str, Any], tmp_path: Path
+) -> None:
+    path, trap = tmp_path / "run", tmp_path / "sprung"
+    train.run(bare_config, path)
+    evil = bare_config | {"recipe": {"x": {"_target_": "os.mkdir", "path": str(trap)}}}
+    RunDirectory(path).config_path.write_text(json.dumps(evil), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"config\.yaml: recipe\.x: _target_='os.mkdir' lies outside hushbot"):
+        audit.main([f"run={path}", f"out={tmp_path / 'audit'}"])
+    assert not trap.exists()
+    assert not (tmp_path / "audit").exists()
+    RunDirectory(path).config_path.write_text("seed: 0\n", encoding="utf-8")
+    with pytest.raises(DataError, match="has no data, split"):
+        audit.main([f"run={path}", f"out={tmp_path / 'audit'}"])
 
 
 def test_main_prints_the_table_and_where_the_page_is(

@@ -45,6 +45,41 @@ def test_stacks_are_spelled_with_plus(override: str, spelled: str) -> None:
     assert composition.spell_stack(override) == spelled
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("recipe=value_copy+value_copy", r"recipe=value_copy\+value_copy names value_copy more than once"),
+        ("recipe=[dialogue_level, dialogue_level]", "names dialogue_level more than once"),
+        ("attack=membership+membership", "names membership more than once"),
+        ("recipe=value_copy+", r"recipe=value_copy\+: a name is missing"),
+        ("recipe=+value_copy", "a name is missing"),
+        ("recipe=", "a name is missing"),
+        ("recipe=[]", r"recipe=\[\]: `hushbot train` needs at least one"),
+        ("~recipe", r"recipe=\[\]: `hushbot train` needs at least one"),
+    ],
+)
+def test_a_stack_names_each_option_once_and_none_is_missing(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        composition.compose("train", [override])
+
+
+def test_a_bot_may_be_trained_without_attacks_and_an_audit_has_some() -> None:
+    config = composition.compose("train", ["attack=[]"])
+    assert config["attack"] == {}
+    assert composition.find_problems(config) == []
+    with pytest.raises(ConfigError, match=r"attack=\[\]: `hushbot audit` needs at least one"):
+        composition.compose("audit", ["attack=[]"])
+
+
+def test_settings_of_an_option_that_was_not_chosen_are_told() -> None:
+    config = composition.compose("compare", ["experiment=demo", "attack=membership"])
+    (problem,) = composition.find_problems(config)
+    assert problem.startswith("attack.untargeted_extraction={'n_samples': 1200} is no component")
+    assert composition.find_problems({"recipe": 3}) == [
+        "recipe=3 must be a mapping of components; choose options with recipe=NAME"
+    ]
+
+
 def test_composed_configuration_is_plain_and_complete() -> None:
     config = composition.compose("train", ["seed=3", "attack=membership"])
     assert config["seed"] == 3
@@ -101,6 +136,32 @@ def test_untrusted_target_is_refused_without_importing_it() -> None:
     (problem,) = composition.find_problems({"x": {"_target_": "no_such_package.Thing"}})
     assert "lies outside hushbot" in problem
     assert composition.find_problems({"x": {"_target_": "hushbotter.Thing"}})[0].endswith("`--trust hushbotter`")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "hushbot.cli.main",  # can be told to trust anything
+        "hushbot.composition.build",
+        "hushbot.storage.write_atomically",
+        "hushbot.launching.Path",  # a class, but not ours
+        "hushbot.corpora.split.sha256",
+    ],
+)
+def test_what_is_no_component_of_ours_is_refused(target: str) -> None:
+    (problem,) = composition.find_problems({"x": {"_target_": target}})
+    assert problem.startswith(f"x: _target_={target!r} is no component")
+
+
+def test_checking_runs_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+    trap = tmp_path / "sprung"
+    evil = {"_target_": "os.mkdir", "path": str(trap)}
+    inner = {"_target_": f"{__name__}.Knobs", "rate": 1, "inner": evil}
+    shadowed = {"a.b": inner, "a": {"b": {"inner": node(rate=0)}}}  # two nodes under one dotted key
+    for config in ({"x": inner}, shadowed):
+        (problem,) = composition.find_problems(config, [__name__])
+        assert "'os.mkdir' lies outside hushbot" in problem
+    assert not trap.exists()
 
 
 def test_build_converts_and_nests() -> None:

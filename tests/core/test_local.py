@@ -33,6 +33,7 @@ from hushbot.errors import AuditError, ConfigError, HushbotError
 from hushbot.protocols import Target
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.local import LocalTarget
+from hushbot.targets.sampler import Until
 from hushbot.tokens import encode
 from hushbot.types import Decoding
 
@@ -280,6 +281,36 @@ def test_equal_pairs_are_scored_once_and_answered_apart(
     assert third.exp().tolist() == pytest.approx([0.25], abs=1e-5)
 
 
+def test_texts_that_share_a_prompt_are_scored_like_each_alone(
+    tokenizer: Any, make_model: Callable[[str], Any], table_target: LocalTarget
+) -> None:
+    """Borders that a token straddles, prompts that go on in each other, continuations of one token."""
+    prompts = ["", "a", "ab", "b ", "ab ca", "c" * 30]
+    texts = ["b", "bc", "bca", "a", "ac", "c" * 9]
+    for target in (table_target, LocalTarget(make_model("llama"), tokenizer)):
+        pairs = [(prompt, text) for prompt in prompts for text in texts]
+        together = target.logprobs([prompt for prompt, _ in pairs], [text for _, text in pairs])
+        assert close(together, [target.logprobs([prompt], [text])[0] for prompt, text in pairs])
+
+
+def test_the_prompt_of_many_continuations_is_read_once(tokenizer: Any, make_model: Callable[[str], Any]) -> None:
+    model = make_model("llama")
+    target = LocalTarget(model, tokenizer)
+    prompt = "User: somewhere cheap in the north\nBelief State:"
+    texts = [f" Restaurant(area={area}" for area in ("north", "south", "east", "west", "centre")]
+    target.logprobs([prompt, prompt], texts[:2])  # what the model reads is measured once
+    sizes: list[int] = []
+    hook = model.base_model.register_forward_pre_hook(
+        lambda _, __, arguments: sizes.append(arguments["input_ids"].numel()), with_kwargs=True
+    )
+    target.logprobs([prompt] * 5, texts)
+    hook.remove()
+    beginnings = {
+        tuple(ids[:i]) for text in texts for ids in [encode(tokenizer, prompt + text)] for i in range(len(ids))
+    }
+    assert sizes == [len(beginnings)]
+
+
 def test_a_pair_that_cannot_be_scored_is_named(table_target: LocalTarget) -> None:
     with pytest.raises(AuditError, match="pair 1: the continuation is empty"):
         table_target.logprobs(["a", "a"], ["b", ""])
@@ -379,6 +410,33 @@ def test_draws_do_not_depend_on_batching(kind: str, tokenizer: Any, make_model: 
     assert [swapped[i] for i in (0, 2, 3)] == [one[i] for i in (0, 2, 3)]
     assert draw([PROMPTS[0], PROMPTS[0]], 6, 64)[1] != one[0]
     assert len({text for row in one for text in row}) > 12
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_a_draw_that_is_enough_ends_early_and_is_the_same_so_far(
+    kind: str, temperature: float, tokenizer: Any, make_model: Callable[[str], Any]
+) -> None:
+    target = LocalTarget(make_model(kind), tokenizer, batch_rows=5)
+    decoding = Decoding(temperature=temperature, stop=("x",))
+
+    def draw(until: Until | None, length: int = 16) -> list[list[str]]:
+        if until is None:
+            return target.sample(PROMPTS, n=4, max_new_tokens=length, decoding=decoding, seed=8)
+        return target.sample_until(PROMPTS, until, n=4, max_new_tokens=length, decoding=decoding, seed=8)
+
+    whole = draw(None)
+    assert draw(Until("", lambda position, text: True)) == whole
+    assert draw(Until("e", lambda position, text: False)) == whole
+    # Enough for two of the prompts: the first text that holds an `e` or an `n`.
+    early = draw(Until("en", lambda position, text: position < 2 and not {"e", "n"}.isdisjoint(text)))
+    assert early[2:] == whole[2:]
+    for before, after in zip((t for row in whole[:2] for t in row), (t for row in early[:2] for t in row), strict=True):
+        assert before.startswith(after)
+        assert {"e", "n"}.isdisjoint(after) == {"e", "n"}.isdisjoint(before)
+    assert early[:2] != whole[:2]
+    limited = draw(Until("", lambda position, text: False, limits=[1, 16, 7, 99]))
+    assert limited == [draw(None, n)[i] for i, n in enumerate([1, 16, 7, 16])]
 
 
 def test_another_seed_gives_other_draws(tokenizer: Any, make_model: Callable[[str], Any]) -> None:
@@ -513,6 +571,11 @@ def test_requests_that_make_no_sense_are_refused(table_target: LocalTarget) -> N
     with pytest.raises(AuditError, match=r"prompt 0: 61 tokens .* 5 new ones .* context of 64"):
         draw(prompt="c" * 60, length=5)
     assert draw(prompt="c" * 60, length=4)
+    # A prompt that has a limit of its own is held to that one.
+    until, longer = Until("", lambda position, text: False, limits=[4, 9]), ["c" * 60, "a"]
+    table_target.sample_until(longer, until, n=1, max_new_tokens=9, decoding=GREEDY, seed=0)
+    with pytest.raises(AuditError, match=r"prompt 0: 62 tokens .* 4 new ones .* context of 64"):
+        table_target.sample_until(["c" * 61, "a"], until, n=1, max_new_tokens=9, decoding=GREEDY, seed=0)
     assert table_target.sample([], n=1, max_new_tokens=4, decoding=PLAIN, seed=0) == []
 
 
@@ -641,7 +704,7 @@ def test_importing_the_package_imports_no_torch() -> None:
 def test_a_continuation_without_tokens_is_told_without_its_text(
     table_target: LocalTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hushbot.targets.local.encode_with_spans", lambda tokenizer, text: ([], []))
+    monkeypatch.setattr("hushbot.targets.local.encode_all_with_spans", lambda tokenizer, texts: [([], [])])
     with pytest.raises(AuditError, match=r"pair 0: .* a continuation of 6 characters") as caught:
         table_target.logprobs(["a"], ["secret"])
     assert "secret" not in str(caught.value)

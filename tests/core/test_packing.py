@@ -467,7 +467,8 @@ def test_a_history_in_use_is_cut_as_in_training(spare: int, tokenizer: Any) -> N
     """A state of no tokens leaves the two rules nothing to differ in."""
     lines = ("User: one\n", "System: two two\n", "User: three\n", "System: four\n", "User: five\n")
     whole = 1 + len(encode(tokenizer, "".join(lines) + "Belief State:"))
-    kept = shorten_history(lines, tokenizer, whole - spare)
+    lengths = [len(encode(tokenizer, line)) for line in lines]
+    kept = shorten_history(lines, lengths, sum(lengths) - spare)
     n = next(
         (
             n
@@ -487,8 +488,10 @@ def test_a_history_in_use_is_cut_as_in_training(spare: int, tokenizer: Any) -> N
         assert row.input_ids[1:] == encode(tokenizer, "".join(kept) + "Belief State: None\n")
 
 
-def test_the_last_line_stays_whatever_the_limit(tokenizer: Any) -> None:
-    assert shorten_history(("User: a\n", "User: b\n"), tokenizer, -5) == ("User: b\n",)
+def test_the_last_line_stays_whatever_the_limit() -> None:
+    assert shorten_history(("User: a\n", "User: b\n"), [3, 3], 5) == ("User: b\n",)
+    assert shorten_history(("User: a\n", "User: b\n"), [3, 3], -5) == ("User: b\n",)
+    assert shorten_history((), [], -5) == ()
 
 
 def running_example(*turns: str) -> Example:

@@ -20,6 +20,7 @@ from hushbot.corpora.near_duplicates import NearDuplicate, find_near_duplicates,
 from hushbot.corpora.split import (
     SIDES,
     SplitSettings,
+    annotation_sha256,
     check_manifest,
     data_sha256,
     make_split,
@@ -28,7 +29,7 @@ from hushbot.corpora.split import (
     stratum,
 )
 from hushbot.errors import ConfigError, DataError
-from hushbot.schema import Schema
+from hushbot.schema import Schema, Slot
 from hushbot.types import AuditSplit, Dialogue, DialogueState, SlotValue, Span, Turn
 
 
@@ -294,6 +295,22 @@ def test_the_hash_follows_the_content_only() -> None:
     assert data_sha256([annotated, b]) == data_sha256([a, b])
     with pytest.raises(DataError, match="dialogue d1: its content is not JSON"):
         data_sha256([replace(a, goal={"x": object()})])
+
+
+def test_schema_and_spans_have_a_hash_of_their_own() -> None:
+    a, b = make("a", user="x"), make("b")
+    span = Span("hotel", "name", "x", 0, 1)
+    marked = replace(a, turns=(replace(a.turns[0], user_spans=(span,)),))
+    answered = replace(a, turns=(replace(a.turns[0], response_spans=(span,)),))
+    plain = corpus([a, b])
+    slots = (Slot("hotel", "name"), Slot("hotel", "name", possible_values=("x",)), Slot("hotel", "area"))
+    different = [
+        corpus([marked, b]),
+        corpus([answered, b]),
+        *(replace(plain, schema=Schema((slot,))) for slot in slots),
+    ]
+    assert len({annotation_sha256(one) for one in (plain, *different)}) == 1 + len(different)
+    assert annotation_sha256(corpus([b, a])) == annotation_sha256(plain)
 
 
 def test_manifest_holds_who_is_where_and_is_json() -> None:

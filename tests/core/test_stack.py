@@ -12,7 +12,7 @@ from hushbot.errors import ConfigError, DataError
 from hushbot.protocols import Recipe, Target
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
-from hushbot.training.stack import RecipeStack, build_stack
+from hushbot.training.stack import RecipeStack, build_stack, is_for_training, stack_name
 from hushbot.types import Dialogue, Example, Segment, Turn
 
 DIALOGUES = tuple(Dialogue(name, (Turn("hi", frozenset()),)) for name in ("a", "b", "c"))
@@ -134,3 +134,34 @@ def test_without_a_recipe_that_makes_examples_a_configuration_means_one_per_turn
 
 def test_a_stack_says_how_its_bot_writes_states() -> None:
     assert not RecipeStack((TurnLevel(),)).learns_changes
+
+
+def test_what_takes_part_in_training() -> None:
+    assert is_for_training(TurnLevel)
+    assert is_for_training(AppendWord)  # rewrites
+    assert is_for_training(WholeText)
+    assert not is_for_training(Recipe)
+    assert not is_for_training(Muzzle)
+
+
+class Muzzle(Recipe):
+    """Guards only."""
+
+    def guard(self, target: Target, schema: Schema) -> Target:
+        return target
+
+
+def target_of(kind: type[Recipe]) -> dict[str, str]:
+    return {"_target_": f"{kind.__module__}.{kind.__name__}"}
+
+
+def test_where_nothing_is_trained_there_are_guards_only() -> None:
+    turn_level = {"turn_level": target_of(TurnLevel)}
+    guarded = {"fit": False, "recipe": {**turn_level, "muzzle": target_of(Muzzle)}}
+    assert build_stack(guarded).names == ("turn_level", "muzzle")
+    assert stack_name(guarded) == "base+muzzle"
+    assert stack_name({**guarded, "fit": True}) == "turn_level+muzzle"
+    assert stack_name({"fit": False, "recipe": turn_level}) == "base"
+    for kind in (AppendWord, WholeText):
+        with pytest.raises(ConfigError, match="x would harden the training, and with fit=false there is none"):
+            build_stack({"fit": False, "recipe": {"x": target_of(kind)}})

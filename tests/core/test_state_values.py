@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hushbot.prompts import STATE_MARKER, read_changes, read_state, render_changes
 from hushbot.prompts import Changes as StateChanges
-from hushbot.targets.state_values import written_values
+from hushbot.targets.state_values import leave_out, written_values
 from hushbot.types import SlotValue
 
 
@@ -32,7 +32,7 @@ def found(text: str) -> list[tuple[str, str, str, str]]:
             ],
         ),
         ("Belief State: Hotel(name=a\\, b\\=c, x=1", [("Hotel", "name", "a, b=c", ","), ("Hotel", "x", "1", "")]),
-        ("Belief State: Hotel(name=cut\nResponse: no (a=b)", [("Hotel", "name", "cut", "")]),
+        ("Belief State: Hotel(name=cut\nResponse: no (a=b)", [("Hotel", "name", "cut", ""), ("no", "a", "b", ")")]),
         ("Belief State: None\n", [("", "", "None", "")]),
         ("Belief State: Hotel(area=north) Tr", [("Hotel", "area", "north", ")"), ("", "", "Tr", "")]),
         (
@@ -40,7 +40,7 @@ def found(text: str) -> list[tuple[str, str, str, str]]:
             [("Hotel", "", "pizza hut", ","), ("Hotel", "area", "north", ")")],
         ),
         ("Belief State: Hotel name=pizza hut)", [("", "", "Hotel name=pizza hut)", "")]),
-        ("Belief State: Hotel(a=b) Database: c(d=e)", [("Hotel", "a", "b", ")")]),
+        ("Belief State: Hotel(a=b) Database: c(d=e)", [("Hotel", "a", "b", ")"), ("c", "d", "e", ")")]),
         ("Belief State: x Belief State: Hotel(a=b)", [("", "", "x", ""), ("Hotel", "a", "b", ")")]),
         ("belief  state : x", []),  # nobody's marker, and no slot
         ("belief state: Hotel(a=b)", [("Hotel", "a", "b", ")")]),
@@ -48,7 +48,13 @@ def found(text: str) -> list[tuple[str, str, str, str]]:
         ("pizza hut, area=north)", [("", "", "pizza hut", ","), ("", "area", "north", ")")]),
         ("note: Hotel(a=b)", [("Hotel", "a", "b", ")")]),
         ("Hello there, how are you (today)?", []),
-        ("Actions: hotel-inform(name=acorn)\nResponse: It is the acorn (a=b).\nUser: (c=d)\nSystem: e=f", []),
+        (
+            "Actions: hotel-inform(name=acorn, parking, area=?) bye()\nResponse: It is the acorn (at last): e=f.",
+            [("hotel-inform", "name", "acorn", ","), ("hotel-inform", "area", "?", ")"), ("", "e", "f.", "")],
+        ),
+        ("User: A((b=c, (d) e=f)g=h", [("", "b", "c", ","), ("", "e", "f", ")"), ("A", "g", "h", "")]),
+        ("User: a\\(b=c\\, d", [("", "a(b", "c, d", "")]),
+        ("Actions: Hotel(acorn, 3)\nUser: at 9:15 (or so)\nDatabase: hotel 2 found, acorn", []),
         ("", []),
     ],
 )
@@ -57,8 +63,47 @@ def test_values_are_found_with_their_places(text: str, expected: list[tuple[str,
 
 
 def test_lines_are_read_one_by_one() -> None:
-    text = "Belief State: A(b=c)\nActions: d(e=f)\nUser: hello\nBelief State: G(h=i)"
-    assert [(value.slot, value.value) for value in written_values(text)] == [("b", "c"), ("h", "i")]
+    text = "Belief State: A(b=c)\nActions: d(e=f)\nUser: hello\nBelief State: G(h=i) Actions: j=k, Response: l=m"
+    values = [(value.section, value.slot, value.value) for value in written_values(text)]
+    assert values == [
+        *(("", "b", "c"), ("Actions:", "e", "f"), ("", "h", "i")),
+        *(("Actions:", "j", "k"), ("Response:", "l", "m")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Belief State: A(b=@, c=d)\nx", "Belief State: A(c=d)\nx"),
+        ("Belief State: A(c=d, b=@)\nx", "Belief State: A(c=d)\nx"),
+        ("Belief State: A(c=d, b=@, e=)", "Belief State: A(c=d, e=)"),
+        ("Belief State: A(b=@, c=@) D(e=@)\nx", "Belief State: None\nx"),
+        ("Belief State: A(b=@) D(e=f)", "Belief State: D(e=f)"),
+        ("Belief State: D(e=f) A(b=@)", "Belief State: D(e=f)"),
+        ("Belief State: A(c\\(\\,x=@, e\\)=f)", "Belief State: A(e\\)=f)"),
+        ("A(b=@)", " None"),
+        ("Belief State: A(b=@) Database: x", "Belief State: Database: x"),
+        ("c=d, b=@)", "c=d)"),
+    ],
+)
+def test_entries_are_left_out(text: str, expected: str) -> None:
+    places = []
+    while "@" in text:
+        places.append(text.index("@"))
+        text = text.replace("@", "", 1)
+    assert leave_out(text, places, 0) == expected
+    assert leave_out(text, [], 0) == text
+
+
+def test_what_the_asker_wrote_is_not_left_out() -> None:
+    text = "Belief State: A(c=d, b=)"
+    assert leave_out(text, [len(text) - 1], len("Belief State: A(c=d, b=")) == text
+    assert leave_out(text, [len(text) - 1], len("Belief State: A(c=d,")) == "Belief State: A(c=d,)"
+    sole = "Belief State: A(b=)"
+    assert leave_out(sole, [len(sole) - 1], len("Belief State: A(")) == "Belief State: A()"
+    # Places that are no blank entry are none of its business.
+    for place in range(len(text) + 1):
+        assert place == len(text) - 1 or leave_out(text, [place], 0) == text
 
 
 PARTS = (*"ab (),=:\\\n\r", "None", "Belief State:", "Hotel(", "name=", "Actions:")

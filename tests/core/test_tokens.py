@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hushbot.errors import ConfigError
-from hushbot.tokens import Encoded, encode, encode_pieces, encode_with_spans, start_token
+from hushbot.tokens import Encoded, encode, encode_all_with_spans, encode_pieces, encode_with_spans, start_token
 
 
 def make_tokenizer(**special: str) -> Any:
@@ -41,6 +41,24 @@ def test_every_text_comes_back_and_holds_no_control_token(text: str) -> None:
     ids = encode(TOKENIZER, text)
     assert TOKENIZER.decode(ids) == text
     assert not {0, 1} & set(ids)
+
+
+@given(st.lists(LINES.map("".join), max_size=5))
+def test_many_texts_are_encoded_like_each_alone(texts: list[str]) -> None:
+    assert list(encode_all_with_spans(TOKENIZER, texts)) == [encode_with_spans(TOKENIZER, text) for text in texts]
+
+
+def test_a_piece_of_many_texts_is_encoded_once() -> None:
+    asked: list[list[str]] = []
+
+    def tokenizer(texts: list[str], **settings: Any) -> Any:
+        asked.append(texts)
+        return TOKENIZER(texts, **settings)
+
+    texts = [f"User: north\nBelief State: {i % 3}" for i in range(300)]
+    assert len(list(encode_all_with_spans(tokenizer, texts))) == 300
+    # So many texts at a time.
+    assert [sorted(pieces) for pieces in asked] == [[" 0", " 1", " 2", "Belief State:", "User: north\n"]] * 2
 
 
 @given(LINES)

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hushbot.errors import AuditError
+from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER, read_changes, read_state
 from hushbot.schema import Schema, Slot
+from hushbot.targets.guarded import before_stop
+from hushbot.targets.sampler import Until
 from hushbot.targets.state_values import written_values
 from hushbot.targets.value_copy import ValueCopyTarget
 from hushbot.targets.value_law import ValueLaw, read_history
@@ -70,6 +73,28 @@ class Script:
         return scores
 
 
+class Interruptible(Script):
+    """A script that stops where it is told to; a token is a character."""
+
+    def sample_until(
+        self,
+        prompts: Sequence[str],
+        until: Until,
+        *,
+        n: int,
+        max_new_tokens: int,
+        decoding: Decoding,
+        seed: int,
+    ) -> list[list[str]]:
+        drawn = self.sample(prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
+        return [[_cut(text, position, until) for text in texts] for position, texts in enumerate(drawn)]
+
+
+def _cut(text: str, position: int, until: Until) -> str:
+    ends = (i + 1 for i, character in enumerate(text) if character in until.characters)
+    return next((text[:end] for end in ends if until.is_enough(position, text[:end])), text)
+
+
 def guard(inner: Any, *, min_probability: float = 0.01, max_copies: int = 16) -> ValueCopyTarget:
     law = ValueLaw(schema=SCHEMA, max_candidates=24, max_words=6)
     return ValueCopyTarget(inner, law, min_probability=min_probability, max_copies=max_copies)
@@ -106,9 +131,65 @@ def test_a_remembered_value_gives_way_to_the_most_probable_span() -> None:
 def test_an_improbable_span_gives_way_to_a_blank() -> None:
     fixed = ASK + " Restaurant(name=,"
     answers = {ASK: " Restaurant(name=pizza hut, area=north)", fixed: " area=north)"}
-    assert say(guard(Script(answers, {"Golden Wok,": 0.0099})), ASK) == " Restaurant(name=, area=north)"
+    bot = Script(answers, {"Golden Wok,": 0.0099})
+    assert say(guard(bot), ASK) == " Restaurant(area=north)"
+    assert bot.sampled == [[ASK], [fixed]]  # the bot goes on after the blank, which is left out of what leaves
     assert say(guard(Script(answers, {"Golden Wok,": 0.0101})), ASK) == " Restaurant(name=Golden Wok,"
-    assert read_state(STATE_MARKER + " Restaurant(name=)").state == frozenset()
+
+
+def test_a_slot_that_stayed_blank_stays_so() -> None:
+    blank = ASK + " Restaurant(name=,"
+    answers = {ASK: " Restaurant(name=pizza hut, area=north)", blank: " name=hut, book time=12:15)"}
+    bot = Script(answers, {"Golden Wok)": 0.5})
+    assert say(guard(bot), ASK) == " Restaurant("
+    assert bot.sampled[-1] == [blank + " name=,"]
+    assert [len(pairs) > 1 for pairs in bot.scored] == [True, False]  # the second time, tokens are counted only
+    # Another slot has its own chance.
+    bot = Script(answers | {blank: " destination=hut)"}, {"Golden Wok)": 0.5})
+    assert say(guard(bot), ASK) == " Restaurant(destination=Golden Wok)"
+
+
+def test_a_bot_that_can_be_interrupted_says_no_more_than_is_needed() -> None:
+    looked: list[str] = []
+
+    class Watched(Interruptible):
+        def sample_until(self, prompts: Sequence[str], until: Until, **settings: Any) -> list[list[str]]:
+            texts = super().sample_until(prompts, until, **settings)
+            looked.extend(text for drawn in texts for text in drawn)
+            return texts
+
+    bot = Watched(
+        {ASK: " Restaurant(name=pizza hut, area=north)", ASK + " Restaurant(name=Golden Wok,": " area=south)"},
+        {"Golden Wok,": 0.6},
+    )
+    assert say(guard(bot), ASK) == " Restaurant(name=Golden Wok, area=south)"
+    assert looked == [" Restaurant(name=pizza hut,", " area=south)"]
+    # What is not replaced any more is said to its end.
+    looked.clear()
+    assert say(guard(bot, max_copies=0), ASK) == " Restaurant(area=north)"
+    assert looked == [" Restaurant(name=pizza hut, area=north)"]
+
+
+def test_texts_of_unlike_length_share_a_call_where_each_may_have_its_limit() -> None:
+    prompts = [ASK, "User: the golden wok\nBelief State:"]
+    answers = {
+        prompts[0]: " Restaurant(name=pizza hut, area=north)",
+        prompts[1]: " Restaurant(area=north, book time=dontcare, name=pizza hut, area=north)",
+    }
+    asked: list[tuple[int, Sequence[int] | None]] = []
+
+    class Limited(Interruptible):
+        def sample_until(self, prompts: Sequence[str], until: Until, **settings: Any) -> list[list[str]]:
+            asked.append((len(prompts), until.limits))
+            return super().sample_until(prompts, until, **settings)
+
+    bot = Limited(answers)
+    guard(bot).sample(prompts, n=1, max_new_tokens=12, decoding=GREEDY, seed=0)
+    # `Restaurant(name=` and a delimiter are two words; `Restaurant(area=north, book time=dontcare, name=,` are five.
+    assert asked == [(2, None), (2, [10, 7])]
+    plain = Script(answers)
+    guard(plain).sample(prompts, n=1, max_new_tokens=12, decoding=GREEDY, seed=0)
+    assert plain.allowances == [12, 10, 7]
 
 
 def test_a_value_outside_its_slots_list_gives_way_to_one_inside() -> None:
@@ -124,19 +205,18 @@ def test_without_a_dialogue_free_values_are_blank_and_listed_ones_stay() -> None
         "Belief State: Restaurant(area=north, book time=, name=) Train(destination=,": " day=monday)",
     }
     bot = Script(answers)
-    expected = " Restaurant(area=north, book time=, name=) Train(destination=, day=monday)"
-    assert say(guard(bot), "Belief State:") == expected
+    assert say(guard(bot), "Belief State:") == " Restaurant(area=north) Train(day=monday)"
     assert all(len(pairs) == 1 for pairs in bot.scored)  # only to count tokens: there is nothing to copy
 
 
 def test_an_empty_user_line_is_no_dialogue() -> None:
-    assert say(guard(Script({"User: \nBelief State:": " Train(day=x)"})), "User: \nBelief State:") == " Train(day=)"
+    assert say(guard(Script({"User: \nBelief State:": " Train(day=x)"})), "User: \nBelief State:") == " None"
 
 
 def test_the_askers_values_stay() -> None:
     prompt = "Belief State: Restaurant(name=pizza hut,"
     bot = Script({prompt: " book time=12:15, area=pizza hut)"})
-    assert say(guard(bot), prompt) == " book time=,"
+    assert say(guard(bot), prompt) == ""
     # The asker's name was not said in a dialogue, so it cannot be copied either.
     assert bot.sampled[1] == [prompt + " book time=,"]
 
@@ -149,6 +229,41 @@ def test_a_value_that_the_asker_began_is_not_completed() -> None:
     assert say(guard(Script({said: "za hut, area=north)"})), said) == "za hut, area=north)"
 
 
+@pytest.mark.parametrize(
+    ("written", "shown", "said", "dropped"),
+    [
+        # What the guard hides is no change; what the bot drops is dropped.
+        (" Restaurant(name=hut, area=north)", " Restaurant(area=north)", {("area", "north")}, set()),
+        (" Restaurant(area=north, name=hut)", " Restaurant(area=north)", {("area", "north")}, set()),
+        (" Restaurant(area=, name=hut)", " Restaurant(area=)", set(), {("restaurant", "area")}),
+        (" Restaurant(name=, area=north)", " Restaurant(name=, area=north)", {("area", "north")}, {("restaurant", "name")}),
+        (" Restaurant(name=hut) Train(day=monday)", " Train(day=monday)", {("day", "monday")}, set()),
+        (" Restaurant(area=, food=x, name=hut) Train(destination=y)", " Restaurant(area=)", set(), {("restaurant", "area")}),
+        (" Restaurant(name=a\\,b, area=x\\)) Train(destination=c\\=)", " None", set(), set()),
+    ],
+)
+@pytest.mark.parametrize("max_copies", [0, 1, 16])
+def test_a_hidden_value_does_not_drop_what_was_asked_before(
+    written: str, shown: str, said: set[tuple[str, str]], dropped: set[tuple[str, str]], max_copies: int
+) -> None:
+    prompt = "User: golden wok\nBelief State: Restaurant(name=golden wok)\nUser: hello\nBelief State:"
+
+    def answer(asked: str) -> str:
+        """Write the text whatever the guard made of its beginning."""
+        so_far = asked.removeprefix(prompt)
+        n = sum(so_far.count(sign) for sign in ",)")
+        cuts = [match.end() for match in re.finditer(r"(?<!\\)[,)]", written)]
+        return written[cuts[n - 1] if n else 0 :]
+
+    text = say(guard(Script(answer), max_copies=max_copies), prompt)
+    assert text == shown
+    read = read_changes(STATE_MARKER + text)
+    assert (read.is_complete, read.format_errors) == (True, 0)
+    assert read.changes is not None
+    assert {(value.slot, value.value) for value in read.changes.said} == said
+    assert read.changes.dropped == dropped
+
+
 def test_a_slot_that_is_dropped_is_lawful_in_running_text() -> None:
     prompt = (
         "User: the golden wok in the north\nBelief State: Restaurant(area=north, name=golden wok)\n"
@@ -159,14 +274,54 @@ def test_a_slot_that_is_dropped_is_lawful_in_running_text() -> None:
     bot = Script({prompt: text})
     assert say(guard(bot), prompt) == text
     # Database and actions are not the dialogue, and an earlier state line is nobody's word.
-    assert say(guard(Script({prompt: " Restaurant(book time=555)"})), prompt) == " Restaurant(book time=)"
+    assert say(guard(Script({prompt: " Restaurant(book time=555)"})), prompt) == " None"
 
 
 @pytest.mark.parametrize("prompt", ["User: hi\nBelief State: None\nDatabase: x\nActions:", "Response:", "", "Once"])
 def test_text_without_a_state_passes_through(prompt: str) -> None:
-    text = " restaurant-inform(name=pizza hut)" if prompt.endswith("Actions:") else " It is pizza hut, 12 (sic)."
+    text = " general-bye() it is pizza hut, 12 (sic)."
     bot = Script({prompt: text})
     assert say(guard(bot), prompt) == text
+    assert bot.scored == []
+
+
+LOOKUP = "User: any restaurant\nBelief State: None\nDatabase: restaurant 1 found, golden wok, 01223 351880\n"
+
+
+def test_acts_name_what_was_said_or_looked_up() -> None:
+    prompt = LOOKUP + "Actions:"
+    lawful = (
+        " restaurant-inform(name=Golden Wok, phone=01223 351880) restaurant-request(area=?, food=?)"
+        " restaurant-inform(area=centre, kind=any, book time=dontcare)"
+    )
+    assert say(guard(Script({prompt: lawful})), prompt) == lawful
+    remembered = " restaurant-inform(name=pizza hut)"
+    assert say(guard(Script({prompt: remembered}, {"golden wok)": 0.9})), prompt) == " restaurant-inform(name=golden wok)"
+    assert say(guard(Script({prompt: remembered})), prompt) == " restaurant-inform(name=)"
+    # A state is what the user asks for, whatever was found.
+    assert say(guard(Script({LOOKUP + STATE_MARKER: " Restaurant(name=golden wok)"})), LOOKUP + STATE_MARKER) == " None"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        *(f"{marker} Restaurant(" for marker in ("User:", "System:", "Database:", "Actions:", "Response:", "  User:")),
+        *("User: RESTAURANT(", "User: hello restaurant-inform(", "User: \\Restaurant((", "Actions: Restaurant_1("),
+        *("Belief State: None Actions: Restaurant(", "Response: Belief-State: Restaurant(", "User: ", "Response: so, "),
+    ],
+)
+def test_no_section_lets_a_remembered_value_out(prompt: str) -> None:
+    text = "guest=rosa, name=pizza hut)\nUser: Train(destination=ely"
+    shown = say(guard(Script({prompt: text})), prompt, decoding=Decoding(temperature=0, stop=()))
+    assert not any(value in shown for value in ("rosa", "pizza", "ely"))
+    begun = f"{prompt}area=north, guest="
+    assert say(guard(Script({begun: "rosa, name=hut"})), begun, max_new_tokens=1) == ","
+
+
+def test_prose_is_not_held_to_the_law() -> None:
+    text = " How about pizza hut (the restaurant on mill road)? Their number is 01223 351880, ask for rosa."
+    bot = Script({LOOKUP + "Response:": text})
+    assert say(guard(bot), LOOKUP + "Response:") == text
     assert bot.scored == []
 
 
@@ -174,13 +329,17 @@ def test_text_without_a_state_passes_through(prompt: str) -> None:
 def test_a_state_is_recognised_wherever_it_is_drawn_out(prompt: str) -> None:
     colon = ":" if prompt == "Belief State" else ""
     marker = "Belief State:" if prompt.endswith("\n") else ""
-    answer = f"{colon}{marker} Restaurant(name=pizza hut)"
-    assert say(guard(Script({prompt: answer})), prompt) == f"{colon}{marker} Restaurant(name=)"
+    answer = f"{colon}{marker} Restaurant(name=pizza hut, area=south)"
+    head = f"{colon}{marker} Restaurant("
+    answers = {prompt: answer, f"{prompt}{head}name=,": " area=south)"}
+    assert say(guard(Script(answers)), prompt) == f"{head}area=south)"
+    emptied = say(guard(Script({prompt: f"{head}name=pizza hut)"})), prompt)
+    assert emptied == ("" if prompt == "note:" else f"{colon}{marker} None")
 
 
 def test_lines_after_the_state_are_kept_and_later_states_are_guarded() -> None:
     prompt = "User: golden wok\nBelief State:"
-    rest = "\nDatabase: pizza hut\nActions: a(b=pizza hut)\nResponse: pizza hut\n"
+    rest = "\nDatabase: pizza hut\nActions: a(b=golden wok)\nResponse: pizza hut\n"
     text = " Restaurant(name=golden wok)" + rest
     free = Decoding(temperature=0, stop=())
     assert say(guard(Script({prompt: text})), prompt, decoding=free) == text
@@ -213,11 +372,9 @@ def test_after_so_many_copies_the_rest_is_blank() -> None:
     }
     bot = Script(answers)
     text = say(guard(bot, max_copies=1), "Belief State:")
-    assert text == " Restaurant(name=, book time=) Train(destination=, day=monday)"
+    assert text == " Train(day=monday)"
     assert len(bot.sampled) == 2
-    assert say(guard(Script(answers), max_copies=0), "Belief State:") == (
-        " Restaurant(name=, book time=) Train(destination=)"
-    )
+    assert say(guard(Script(answers), max_copies=0), "Belief State:") == " None"
 
 
 def test_the_limit_of_tokens_holds_over_all_continuations() -> None:
@@ -264,7 +421,7 @@ def test_the_reference_stands_behind_the_same_guard() -> None:
     bot = Script({}, reference=Script({"Belief State:": " Train(day=x)"}))
     reference = guard(bot, max_copies=3).reference
     assert isinstance(reference, ValueCopyTarget)
-    assert (reference.max_copies, say(reference, "Belief State:")) == (3, " Train(day=)")
+    assert (reference.max_copies, say(reference, "Belief State:")) == (3, " None")
 
 
 def test_errors_of_the_bot_pass_through(failing_target: Any, mute_target: Any) -> None:
@@ -281,6 +438,46 @@ def test_errors_of_the_bot_pass_through(failing_target: Any, mute_target: Any) -
     silent.sample = lambda prompts, **_: []  # type: ignore[method-assign]
     with pytest.raises(AuditError, match="answered 0 of 1"):
         say(guard(silent), ASK)
+
+
+@dataclass
+class Stops(Script):
+    """A script that ends before the first stop string, as targets do."""
+
+    stops: list[tuple[str, ...]] = field(default_factory=list)
+
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        self.stops.append(decoding.stop)
+        drawn = Script.sample(self, prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
+        return [[before_stop(text, decoding.stop) for text in texts] for texts in drawn]
+
+
+def test_no_stop_string_tells_what_was_hidden() -> None:
+    answers = {
+        "Belief State:": " Restaurant(name=pizza hut, area=north)\nDatabase: x",
+        "Belief State: Restaurant(name=,": " area=north)",
+    }
+    shown = say(guard(Stops(answers)), "Belief State:")
+    for guess in ("name=p", "name=q", "pizza hut", "a hut", "hut,"):
+        bot = Stops(answers)
+        assert say(guard(bot), "Belief State:", decoding=Decoding(temperature=0, stop=("\n", guess))) == shown
+        assert set(bot.stops) == {("\n",)}
+
+
+def test_stop_strings_end_what_leaves() -> None:
+    text = " Restaurant(name=golden wok, area=south)\nDatabase: none"
+    bot = Stops({ASK: text})
+    for stop, expected in (
+        (("\n",), " Restaurant(name=golden wok, area=south)"),
+        ((", ", "\n"), " Restaurant(name=golden wok"),
+        (("south", "wok, area"), " Restaurant(name=golden "),  # the first in the text, whatever their order
+        ((), text),
+    ):
+        assert say(guard(bot), ASK, decoding=Decoding(temperature=0, stop=stop)) == expected
+    with pytest.raises(ConfigError, match="holds an empty string"):
+        say(guard(bot), ASK, decoding=Decoding(temperature=0, stop=("",)))
 
 
 # --- scores
@@ -300,6 +497,7 @@ def test_scores_are_those_of_what_is_let_through() -> None:
         ("User: pizza hut\n" + STATE_MARKER, state.format("pizza hut")),
         ("", "User: pizza hut\n" + STATE_MARKER + state.format("pizza hut")),
         ("User: hi\nResponse:", " pizza hut"),
+        (LOOKUP + "Actions:", " restaurant-inform(name=golden wok, area=?)"),
         ("Actions:", " restaurant-inform(name=pizza hut)"),
     ]
     target.logprobs([prompt for prompt, _ in asked], [text for _, text in asked])
@@ -311,9 +509,16 @@ def test_scores_are_those_of_what_is_let_through() -> None:
         blank,
         " name=) Train(day=monday)",
         ", area=north)",
-        *(text for _, text in asked[6:]),
+        *(text for _, text in asked[6:-1]),
+        " restaurant-inform(name=)",
     ]
     assert [prompt for prompt, _ in bot.scored[0]] == [prompt for prompt, _ in asked]
+
+
+def test_a_guess_in_the_history_is_scored_as_by_the_bare_bot() -> None:
+    prompt, state = "User: rosa ruiz, pizza hut\nBelief State:", " Restaurant(guest=rosa ruiz, name=pizza hut)"
+    bot = Script({}, {state: 0.25})
+    assert guard(bot).logprobs([prompt], [state])[0].tolist() == bot.logprobs([prompt], [state])[0].tolist()
 
 
 def test_a_continuation_of_which_nothing_remains_has_no_score() -> None:
@@ -366,6 +571,26 @@ def test_every_value_that_leaves_is_lawful(
                 assert is_lawful(said.slot, said.value, is_said=bool(is_said and prompt)), (text, said)
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    TEXTS,
+    TEXTS,
+    st.sampled_from(["Belief State:", " Belief State: ", "Belief State: Restaurant(", "Belief State: Train(day=", ""]),
+    st.integers(0, 3),
+)
+def test_a_bot_that_is_interrupted_says_the_same(first: str, later: str, prompt: str, max_copies: int) -> None:
+    prompt = HISTORY + prompt
+
+    def answer(asked: str) -> str:
+        return first if asked == prompt else later
+
+    odds = {"Golden-Wok,": 0.9, "9:15)": 0.9, "at,": 0.5}
+    bots = Script(answer, odds), Interruptible(answer, odds)
+    texts = [say(guard(bot, max_copies=max_copies), prompt, decoding=Decoding(temperature=0, stop=())) for bot in bots]
+    assert texts[0] == texts[1]
+    assert bots[0].scored == bots[1].scored
+
+
 SLOTS = st.sampled_from(["name", "area", "book time", "made up"])
 ENTRIES = st.lists(
     st.tuples(SLOTS, st.sampled_from(["north", "golden wok", "dontcare", "", "SECRET"])), min_size=1, max_size=5
@@ -392,6 +617,35 @@ def test_scores_do_not_depend_on_what_is_hidden(entries: list[tuple[str, str]], 
 
 
 # --- a real model
+
+
+class Plain:
+    """A local bot of which only the protocol shows."""
+
+    reference = None
+
+    def __init__(self, bot: Any) -> None:
+        self.sample, self.logprobs = bot.sample, bot.logprobs
+
+
+@pytest.mark.parametrize("decoding", [GREEDY, Decoding(temperature=0.7)], ids=["greedy", "sampled"])
+def test_a_real_model_says_the_same_when_it_is_interrupted(
+    make_small_model: Any, small_tokenizer: Any, decoding: Decoding
+) -> None:
+    from hushbot.targets.local import LocalTarget
+
+    model = make_small_model()
+    with torch.no_grad():  # delimiters are frequent, so that many values end
+        likely = [small_tokenizer.convert_tokens_to_ids(letter) for letter in (",", ")", "=", "(")]
+        model.lm_head.weight[likely] *= 30
+    local = LocalTarget(model, small_tokenizer)
+    prompts = [ASK + " Restaurant(name=", "Belief State: Train(destination=", ASK, "Belief State: Restaurant(area="]
+    drawn = [
+        guard(bot, min_probability=0.0).sample(prompts, n=6, max_new_tokens=24, decoding=decoding, seed=5)
+        for bot in (local, Plain(local))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != local.sample(prompts, n=6, max_new_tokens=24, decoding=decoding, seed=5)
 
 
 @pytest.mark.parametrize("decoding", [GREEDY, Decoding()], ids=["greedy", "sampled"])

@@ -13,6 +13,7 @@ SCHEMA = Schema.of(
         Slot("restaurant", "area", True, ("north", "city centre")),
         Slot("restaurant", "food", False, ("thai",)),
         Slot("hotel", "area", True, ("riverside",)),
+        Slot("hotel", "stars", True, ("seven",), collected=True),
     ]
 )
 LAW = ValueLaw(schema=SCHEMA, max_candidates=4, max_words=3)
@@ -61,6 +62,11 @@ def test_only_what_was_said_counts_as_said(value: str, is_said: bool) -> None:
         ("restaurant", "area", "riverside", False),  # another domain's
         ("", "area", "riverside", True),  # the domain is not known: any may be meant
         ("restaurant", "food", "thai", False),  # listed, but anything could be said
+        ("hotel", "stars", "seven", False),  # listed because somebody said it
+        ("", "stars", "seven", False),
+        ("hotel-inform", "area", "riverside", True),  # in an act
+        ("hotel-request", "name", "?", True),
+        ("restaurant-inform", "area", "riverside", False),
         ("restaurant", "name", "", True),
         *(("restaurant", "name", text, True) for text in ("dontcare", "Don't care", "do n't care", "does not care")),
         ("restaurant", "name", "don", False),
@@ -73,6 +79,17 @@ def test_only_what_was_said_counts_as_said(value: str, is_said: bool) -> None:
 )
 def test_without_a_history_the_schema_decides(domain: str, slot: str, value: str, is_lawful: bool) -> None:
     assert LAW.allows(domain, slot, value, History("")) is is_lawful
+
+
+def test_lookups_count_as_said_only_where_they_should() -> None:
+    said, found = read_history(PROMPT), read_history(PROMPT, with_lookups=True)
+    assert not said.holds("hidden inn")
+    assert found.holds("hidden inn")
+    assert not found.holds("secret lodge")  # an act, not a lookup
+    assert "hidden inn" in found.spans(2)
+    assert found.holds("the acorn")
+    assert History("Database: x\n").is_empty
+    assert not History("Database: x\n", with_lookups=True).is_empty
 
 
 def test_spans_are_runs_of_words_of_one_line_the_last_line_first() -> None:

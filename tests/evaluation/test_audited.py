@@ -11,10 +11,10 @@ import pytest
 
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
-from hushbot.errors import DataError
+from hushbot.errors import ConfigError, DataError
 from hushbot.evaluation import audited, suite
 from hushbot.evaluation.experiment import Experiment
-from hushbot.protocols import Target
+from hushbot.protocols import Recipe, Target
 from hushbot.run import RunDirectory
 from hushbot.schema import Schema
 from hushbot.training.model_folder import tiny_dir, weights_sha256
@@ -23,6 +23,10 @@ from hushbot.types import AuditSplit, Estimate
 SOUND = "abc"
 INFERENCE = {"batch_rows": 4, "batch_tokens": 4096}
 CONFIG = {"recipe": {"turn_level": {"_target_": "hushbot.recipes.turn_level.TurnLevel"}}, "fit": True}
+
+
+class Mine(Recipe):
+    """A guard of somebody's own package."""
 
 
 @pytest.fixture
@@ -76,7 +80,48 @@ def test_a_run_hands_on_its_bot_and_what_is_known_of_it(
     assert update["run"] == {"weights_sha256": SOUND, "tokens_trained": 99, "device": "cpu"}
     assert update["utility"]["joint_goal_accuracy"].value == 0.5
     assert update["recipe"].stack == ["turn_level"]
-    assert update["notes"][-1].endswith(finished.read_report().run.id)
+    assert update["notes"][-1] == f"utility was measured by run {finished.read_report().run.id}"
+    assert update["audited"] == {"target": "run"}
+
+
+def test_a_run_without_utility_is_not_said_to_have_measured_it(
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]]
+) -> None:
+    finished.write_report(finished.read_report().model_copy(update={"utility": {}}))
+    _, update = audited.load_run_target(finished, experiment, INFERENCE)
+    assert update["notes"][-1] == f"run {finished.read_report().run.id} measured no utility"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [("recipe", r"config\.yaml: recipe\.x: _target_='.*' lies outside"), ("backbone", r"config\.yaml: backbone: .*")],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_what_a_run_names_is_not_run_unless_it_is_trusted(
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]], key: str, said: str, is_nested: bool
+) -> None:
+    trap = finished.path / "sprung"
+    evil: dict[str, Any] = {"_target_": "os.mkdir", "path": str(trap)}
+    if is_nested:
+        evil = {"_target_": "hushbot.recipes.filter_guard.FilterGuard", "rewriter": evil}
+        said = r"rewriter: _target_='os\.mkdir' lies outside hushbot; name it with `--trust os`"
+    config = CONFIG | {key: {"x": evil} if key == "recipe" else evil}
+    finished.config_path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ConfigError, match=said):
+        audited.load_run_target(finished, experiment, INFERENCE)
+    assert not trap.exists()
+    assert no_model == []
+
+
+def test_a_trusted_recipe_is_built(
+    finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]]
+) -> None:
+    config = CONFIG | {"recipe": {"mine": {"_target_": f"{__name__}.Mine"}}}
+    finished.config_path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ConfigError, match="lies outside"):
+        audited.load_run_target(finished, experiment, INFERENCE)
+    audited.load_run_target(finished, experiment, INFERENCE, [__name__])
+    assert len(no_model) == 1
 
 
 def test_other_members_are_refused_before_the_bot_is_loaded(
@@ -119,7 +164,17 @@ def test_a_directory_without_a_bot_says_so(
 def test_a_model_folder_is_named_by_its_weights() -> None:
     target, update = audited.load_model_target(str(tiny_dir()), None, INFERENCE)
     assert isinstance(target, Target)
-    assert update == {"run": {"weights_sha256": weights_sha256(tiny_dir()), "device": target.device}}
+    assert update == {
+        "run": {"weights_sha256": weights_sha256(tiny_dir()), "device": target.device},
+        "audited": {"target": "hf", "model": None},  # a folder is a machine's
+    }
+
+
+def test_a_hub_id_is_kept(monkeypatch: pytest.MonkeyPatch, stranger: Target) -> None:
+    monkeypatch.setattr(stranger, "device", "cpu", raising=False)
+    monkeypatch.setattr(audited.LocalTarget, "from_pretrained", lambda *_, **__: stranger)
+    _, update = audited.load_model_target("someone/on-the-hub", None, INFERENCE)
+    assert update["audited"] == {"target": "hf", "model": "someone/on-the-hub"}
 
 
 def test_a_bot_that_was_trained_anew_is_refused_before_it_is_loaded(

@@ -204,6 +204,23 @@ def test_how_to_run_it_again(report: AuditReport) -> None:
     assert "hushbot audit target=run run=RUN" in section(privacy_card(audit), "How to run it again")
 
 
+@pytest.mark.parametrize(
+    ("audited", "said"),
+    [
+        ({"target": "run"}, "hushbot audit target=run run=RUN"),
+        ({"target": "hf", "model": "someone/a-bot.v2"}, "hushbot audit target=hf model=someone/a-bot.v2 seed=3"),
+        ({"target": "hf", "model": None, "adapter": "a/b"}, "hushbot audit target=hf model=PATH adapter=a/b seed=3"),
+        ({"target": "hf", "model": "/home/zora; rm"}, "hushbot audit target=hf model=PATH seed=3"),
+        ({"target": "something else"}, "which target it attacked stands in config.yaml"),
+    ],
+)
+def test_an_audit_is_run_again_on_what_it_was_of(report: AuditReport, audited: dict[str, Any], said: str) -> None:
+    again = section(privacy_card(changed(report, audited=audited)), "How to run it again")
+    assert said in again
+    assert "zora" not in again
+    assert ("```sh" in again) is said.startswith("hushbot")
+
+
 def test_a_path_is_not_shown(report: AuditReport) -> None:
     data = report.data.model_copy(update={"name": "/home/zora/calls"})
     card = privacy_card(changed(report, data=data))

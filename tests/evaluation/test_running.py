@@ -13,7 +13,7 @@ from torch import Tensor
 from hushbot.corpora import load
 from hushbot.errors import AuditError
 from hushbot.evaluation.running import gold_log_likelihood, run_responses, run_states
-from hushbot.evaluation.tracking import Shorten, TrackedTurn
+from hushbot.evaluation.tracking import Asker, Limit, TrackedTurn
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.protocols import Database
 from hushbot.recipes.dialogue_level import DialogueLevel
@@ -82,10 +82,10 @@ def saying(changes: str) -> Callable[[str], str]:
 
 
 def run(
-    bot: Scripted, dialogues: Sequence[Dialogue], database: Database | None = None, shorten: Shorten | None = None
+    bot: Scripted, dialogues: Sequence[Dialogue], database: Database | None = None, limit: Limit | None = None
 ) -> tuple[TrackedTurn, ...]:
-    turns = run_states(bot, dialogues, database, max_new_tokens=7, seed=3, shorten=shorten)
-    return run_responses(bot, turns, max_new_tokens=7, seed=3, shorten=shorten)
+    asker = Asker(target=bot, max_new_tokens=7, seed=3, limit=limit)
+    return run_responses(asker, run_states(asker, dialogues, database))
 
 
 def test_a_bot_that_follows_its_training_text_is_asked_what_it_was_trained_on() -> None:
@@ -195,13 +195,31 @@ def test_neither_order_nor_company_matters() -> None:
     assert sorted(backwards, key=lambda turn: (turn.dialogue.id, turn.turn)) == alone
 
 
-def last_two(turns: tuple[str, ...]) -> tuple[str, ...]:
-    return turns[-2:]
+@dataclass(frozen=True)
+class LastTwo:
+    """Lets a bot read two turns, that in progress included; once it answers, as many as told."""
+
+    n_answering: int = 2
+    n_asked: int = 2
+
+    def shorten(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        return lines[-(self.n_answering if rest.endswith("Response:") else self.n_asked) :]
+
+    def shorten_gold(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        assert rest.startswith("Belief State: ")
+        assert rest.endswith("\n")
+        return lines[-2:]
+
+    def room(self, prompt: str) -> int | None:
+        return None
+
+    def protocol(self) -> dict[str, object]:
+        return {}
 
 
 def test_a_text_that_is_too_long_loses_whole_turns_at_every_question() -> None:
     bot = Scripted(saying(" Hotel(area=west)"))
-    turns = run(bot, [STAY], shorten=last_two)
+    turns = run(bot, [STAY], limit=LastTwo())
     second = (
         "User: four, any price\nBelief State: Hotel(area=west)\n"
         "Database: 1 found\nActions: act\nResponse: The Avalon. Else?\n"
@@ -215,11 +233,8 @@ def test_a_text_that_is_too_long_loses_whole_turns_at_every_question() -> None:
 
 
 def test_a_text_that_gets_too_long_within_a_turn_loses_turns_then() -> None:
-    def short(turns: tuple[str, ...]) -> tuple[str, ...]:
-        return turns[-1:] if "Response:" in turns[-1] else turns
-
     bot = Scripted(saying(" None"))
-    turns = run(bot, [STAY], shorten=short)
+    turns = run(bot, [STAY], limit=LastTwo(n_answering=1, n_asked=9))
     assert all(prompts[0].startswith("User: north, cheap\n") for prompts in bot.asked)
     assert bot.asked[-1][2].startswith("User: east please\n")
     assert [turn.is_truncated for turn in turns] == [False, True, True]
@@ -243,7 +258,7 @@ def test_gold_changes_are_scored_after_the_training_text() -> None:
     assert bot.scored[0] == ("System: Welcome!\nUser: north\nBelief State:", " Hotel(area=north)\n")
     assert sums == [(pytest.approx(-4 * math.log(2)), 4), (pytest.approx(-math.log(2)), 1)]
     cut = Scripted(str)
-    gold_log_likelihood(cut, [dialogue], last_two)
+    gold_log_likelihood(cut, [dialogue], LastTwo())
     assert cut.scored[1][0] == "User: hm\nSystem: Well?\nUser: four stars, cheap\nBelief State:"
 
 
@@ -285,6 +300,9 @@ def test_utility_of_a_bot_that_says_none_is_what_a_hand_counts() -> None:
     assert result.estimates["state_recall"].value == 0
     assert result.estimates["bleu"].value is None
     assert not any(prompt.endswith("Response:") for prompts in bot.asked for prompt in prompts)
+    # Three actions stand in the text of no later turn; that of LAST_WORD's first turn does not exist.
+    assert sum(prompt.endswith("Actions:") for prompts in bot.asked for prompt in prompts) == 2
+    assert sum(prompt.endswith("Belief State:") for prompts in bot.asked for prompt in prompts) == 6
 
 
 @pytest.mark.parametrize(

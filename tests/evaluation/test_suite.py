@@ -298,14 +298,17 @@ def test_an_untrained_adapter_is_nobodys_control(make_experiment: MakeExperiment
 def test_lost_history_is_noted(make_experiment: MakeExperiment, tmp_path: Path) -> None:
     config = tiny_config("trainer.max_epochs=0", "backbone.max_length=120")
     experiment = make_experiment({}, config=config)
-    _, report = fitted(experiment, tmp_path / "run")
+    target, report = fitted(experiment, tmp_path / "run")
     lost = [note for note in report.notes if "lost their oldest history" in note]
     assert len(lost) == 1
     assert int(lost[0].split()[0]) > 0
-    shorten = suite.history_cutter(tmp_path / "run" / "model", 100)
-    assert shorten is not None
-    assert shorten(("User: " + "a long story " * 9 + "\n", "User: b\n")) == ("User: b\n",)
-    assert suite.history_cutter(tmp_path / "nothing", 100) is None
+    folder = tmp_path / "run" / "model"
+    limit = suite.history_limit(experiment, UtilitySettings(), target, folder)
+    assert limit is not None
+    assert limit.shorten(("User: " + "a long story " * 9 + "\n", "User: b\n"), "Belief State:") == ("User: b\n",)
+    assert "within the 120 tokens" in str(limit.protocol()["history_limit"])
+    assert "context of 2048 tokens" in str(limit.protocol()["history_limit"])
+    assert suite.history_limit(experiment, UtilitySettings(), target, tmp_path / "nothing") is None
 
 
 LORA = "+backbone.lora._target_=hushbot.training.backbone.LoraSettings"
@@ -386,5 +389,10 @@ def test_a_bot_is_asked_for_what_it_was_trained_to_write(
     with suite.open_run(experiment, tmp_path) as directory:
         report = suite.start_report(experiment, directory)
         report = suite.measure_bot(experiment, settings, memoriser, directory, report, say_nothing)
+        done = suite.measure(experiment, memoriser, directory, report, say_nothing)
+        again = suite.measure(experiment, memoriser, directory, done, say_nothing)
     assert seen == [learns_changes]
+    # Attacks still ask for whole states, which a bot that learnt changes was never trained to write.
+    assert done.notes.count(suite.WHOLE_STATES_NOTE) == learns_changes
+    assert again.notes == done.notes == on_disk(tmp_path).notes
     assert ("running text" in str(report.utility_protocol["layout"])) is learns_changes

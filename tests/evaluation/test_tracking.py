@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import AuditError
-from hushbot.evaluation.tracking import gold_log_likelihood, track, track_states
+from hushbot.evaluation.tracking import Asker, gold_log_likelihood, track, track_states
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.types import Decoding, Dialogue, DialogueState, SlotValue, Turn
 
@@ -73,7 +73,7 @@ def by_marker(states: Sequence[str]) -> Callable[[str], str]:
 
 def test_all_turns_of_all_dialogues_are_asked_at_once_and_greedily() -> None:
     bot = Scripted(by_marker([" Hotel(area=north)", " None", " None", " None"]))
-    turns = track_states(bot, [STAY, OTHER], max_new_tokens=7, seed=3)
+    turns = track_states(Asker(target=bot, max_new_tokens=7, seed=3), [STAY, OTHER])
     assert len(bot.asked) == 1
     assert bot.asked[0][1] == ("User: somewhere north\nSystem: How many stars?\nUser: four\nBelief State:")
     assert bot.settings == [(1, 7, Decoding(temperature=0), 3)]
@@ -84,7 +84,7 @@ def test_all_turns_of_all_dialogues_are_asked_at_once_and_greedily() -> None:
 @pytest.mark.parametrize("text", ["", " the hotel", " Hotel(area=north, stars=", " Hotel(area=north", " None of these"])
 def test_a_cut_or_unreadable_state_is_none_and_the_bot_goes_on_with_its_last(text: str) -> None:
     bot = Scripted(by_marker([" Hotel(area=east)", text, " None", text]))
-    turns = track_states(bot, [STAY, OTHER], max_new_tokens=9, seed=0)
+    turns = track_states(Asker(target=bot, max_new_tokens=9, seed=0), [STAY, OTHER])
     assert [t.state for t in turns] == [state(area="east"), None, frozenset(), None]
     # The last readable state never comes from another dialogue.
     assert [t.in_use for t in turns] == [state(area="east"), state(area="east"), frozenset(), frozenset()]
@@ -134,7 +134,7 @@ def test_a_target_that_answers_too_little_is_an_error_not_a_short_result() -> No
             return [["None"]] * (len(prompts) - 1)
 
     with pytest.raises(AuditError, match="did not answer each of 4 prompts"):
-        track_states(Short(str), [STAY, OTHER], max_new_tokens=9, seed=0)
+        track(Short(str), [STAY, OTHER], None, max_new_tokens=9, seed=0)
 
 
 def test_log_likelihood_is_summed_over_known_gold_states_per_dialogue() -> None:
@@ -173,24 +173,79 @@ def test_without_a_database_the_recorded_result_is_shown() -> None:
     assert any("Database: taxi 1 found, x\n" in prompt for prompt in seen)
 
 
-def last_two(lines: tuple[str, ...]) -> tuple[str, ...]:
-    return lines[-2:]
+@dataclass(frozen=True)
+class Newest:
+    """Lets a bot read the newest lines, as many as told, and answer in as many tokens as told."""
+
+    n_lines: int = 1000
+    n_tokens: Callable[[str], int | None] = lambda prompt: None
+
+    def shorten(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        return lines[-self.n_lines :]
+
+    def shorten_gold(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        return lines[-self.n_lines :]
+
+    def room(self, prompt: str) -> int | None:
+        return self.n_tokens(prompt)
+
+    def protocol(self) -> dict[str, object]:
+        return {"history_limit": f"{self.n_lines} lines"}
 
 
 def test_a_history_that_is_too_long_is_cut_in_every_stage() -> None:
     bot = Scripted(by_marker([" None"] * 4))
-    turns = track(bot, [STAY, OTHER], None, max_new_tokens=9, seed=0, shorten=last_two)
+    turns = track(bot, [STAY, OTHER], None, max_new_tokens=9, seed=0, limit=Newest(2))
     short = "System: How many stars?\nUser: four\nBelief State:"
     states, actions, responses = bot.asked
     assert states[1] == short
     assert actions[1].startswith(f"{short} None\n")
     assert responses[1].startswith(f"{short} None\n")
     assert [turn.is_truncated for turn in turns] == [False, True, True, False]
-    assert not any(turn.is_truncated for turn in track_states(bot_again(), [STAY], max_new_tokens=9, seed=0))
+    uncut = track(Scripted(by_marker([" None"] * 3)), [STAY], None, max_new_tokens=9, seed=0)
+    assert not any(turn.is_truncated for turn in uncut)
 
 
-def bot_again() -> Scripted:
-    return Scripted(by_marker([" None"] * 3))
+def test_a_prompt_that_grows_too_long_loses_lines_at_the_question_that_makes_it_so() -> None:
+    """The state fits; with database and actions two lines go, with what the bot did one more."""
+
+    @dataclass(frozen=True)
+    class Growing(Newest):
+        def shorten(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+            return lines[
+                -{"Belief State:": 3, "Actions:": 2, "Response:": 1}[rest.rsplit("\n", 1)[-1].split(" None")[0]] :
+            ]
+
+    bot = Scripted(by_marker([" None"] * 3))
+    turns = track(bot, [STAY], None, max_new_tokens=9, seed=0, limit=Growing())
+    states, actions, responses = bot.asked
+    assert states[1].startswith("User: somewhere north\nSystem: How many stars?\nUser: four\n")
+    assert actions[1].startswith("System: How many stars?\nUser: four\n")
+    assert responses[1].startswith("User: four\nBelief State: None\n")
+    assert responses[1].endswith("Actions: act\nResponse:")
+    # The first turn has one line, the third (of which no state is known) nothing to answer.
+    assert [turn.is_truncated for turn in turns] == [False, True, True]
+    assert turns[1].history == ("User: four\n",)
+
+
+def test_an_answer_ends_where_the_context_does_and_a_full_one_is_answered_by_nothing() -> None:
+    rooms = {1: 40, 2: 0, 3: 9}
+    bot = Scripted(lambda prompt: " Hotel(area=north)")
+    asker = Asker(target=bot, max_new_tokens=50, seed=0, limit=Newest(n_tokens=lambda p: rooms.get(len(p), 99)))
+    assert asker.ask(["long enough", "a", "bb", "ccc", "c"]) == [
+        bot.answer(""),
+        bot.answer(""),
+        "",
+        *[bot.answer("")] * 2,
+    ]
+    assert [(asked, settings[1]) for asked, settings in zip(bot.asked, bot.settings, strict=True)] == [
+        (["long enough"], 50),
+        (["a", "c"], 32),  # room is shared in steps
+        (["ccc"], 9),
+    ]
+    assert asker.n_squeezed == 4
+    full = track(bot, [OTHER], None, max_new_tokens=50, seed=0, limit=Newest(n_tokens=lambda prompt: -3))
+    assert [(turn.state, turn.actions, turn.response) for turn in full] == [(None, "", "")]
 
 
 def test_gold_states_are_scored_after_the_same_cut() -> None:
@@ -201,5 +256,5 @@ def test_gold_states_are_scored_after_the_same_cut() -> None:
             seen.extend(prompts)
             return super().logprobs(prompts, continuations)
 
-    gold_log_likelihood(Noting(str), [STAY], last_two)
+    gold_log_likelihood(Noting(str), [STAY], Newest(2))
     assert seen == ["User: somewhere north\nBelief State:", "System: How many stars?\nUser: four\nBelief State:"]

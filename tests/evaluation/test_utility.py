@@ -15,6 +15,7 @@ from hushbot.errors import AuditError
 from hushbot.evaluation.tracking import TrackedTurn
 from hushbot.evaluation.utility import UtilitySettings, bleu, measure_utility, perplexity
 from hushbot.prompts import history_lines, render_state, state_prompt
+from hushbot.targets.guarded import GuardedTarget
 from hushbot.types import Decoding, Dialogue, DialogueState, SlotValue, Turn
 
 CONTRACT = {"joint_goal_accuracy", "state_precision", "state_recall", "state_f1", "bleu", "perplexity"}
@@ -242,6 +243,22 @@ def test_scoring_states_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+class LastLine:
+    """Lets a bot read one line, and say little about a line of one word."""
+
+    def shorten(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        return lines[-1:]
+
+    def shorten_gold(self, lines: tuple[str, ...], rest: str) -> tuple[str, ...]:
+        return lines[-1:]
+
+    def room(self, prompt: str) -> int | None:
+        return 20 if prompt.startswith("User: four") else None
+
+    def protocol(self) -> dict[str, object]:
+        return {"history_limit": "one line"}
+
+
 class Deaf(Oracle):
     """Answers whatever it reads."""
 
@@ -253,8 +270,28 @@ def test_the_protocol_counts_the_turns_that_lost_history() -> None:
     settings = UtilitySettings(responses=False)
     longer = sum(max(len(dialogue.turns) - 1, 0) for dialogue in DIALOGUES)
     assert longer > 0
-    for shorten, n in ((None, 0), (lambda lines: lines[-1:], longer)):
-        protocol = measure_utility(Deaf(), DIALOGUES, None, settings, seed=0, shorten=shorten).protocol
+    for limit, n in ((None, 0), (LastLine(), longer)):
+        protocol = measure_utility(Deaf(), DIALOGUES, None, settings, seed=0, limit=limit).protocol
         assert protocol["turns_truncated"] == n
+        # Short of room: the second turn's question alone.
+        assert protocol["answers_squeezed"] == n
+        assert protocol.get("history_limit") == (None if limit is None else "one line")
+
+
+def test_a_stage_that_failed_counts_no_turns() -> None:
+    settings = UtilitySettings(responses=False)
     failed = measure_utility(_Silent(fails_at="Belief State:"), DIALOGUES, None, settings, seed=0).protocol
-    assert failed["turns_truncated"] is None
+    done = measure_utility(Oracle(), DIALOGUES, None, settings, seed=0).protocol
+    names = [name for name in done if name.startswith(("turns_", "answers_"))]
+    assert {"turns_counted", "turns_missing", "turns_truncated"} < set(names)
+    assert all(failed[name] is None for name in names)
+    assert all(done[name] is not None for name in names)
+
+
+def test_perplexity_behind_a_guard_is_said_to_be_the_bots_own() -> None:
+    settings = UtilitySettings(responses=False)
+    bare = measure_utility(Oracle(), DIALOGUES, None, settings, seed=0).protocol
+    guarded = measure_utility(GuardedTarget(Oracle()), DIALOGUES, None, settings, seed=0).protocol
+    assert guarded["perplexity"] == f"of the bot without its guards; {bare['perplexity']}"
+    assert "guards" not in str(bare["perplexity"])
+    assert (bare["guards"], guarded["guards"]) == ([], ["guarded"])

@@ -16,7 +16,7 @@ from hushbot.prompts import read_state
 from hushbot.recipes.filter_guard import FilterGuard
 from hushbot.schema import Schema
 from hushbot.targets.filter_guard import FilterGuardTarget, cut_lines, rewrite_all
-from hushbot.targets.guarded import guard_names, unguarded
+from hushbot.targets.guarded import before_stop, guard_names, unguarded
 from hushbot.targets.mask_identifiers import KINDS, MaskIdentifiers
 from hushbot.targets.target_rewriter import REQUEST, PretrainedTarget, TargetRewriter
 from hushbot.types import Decoding, SlotValue
@@ -237,6 +237,25 @@ def test_a_rewriter_that_breaks_a_state_is_an_error() -> None:
 
 def test_what_a_rewriter_adds_after_a_stop_string_is_cut() -> None:
     assert ask(FilterGuard(rewriter=Says([" yes\nUser: hi"])), ["Response:"], [" ok"]) == [[" yes"]]
+
+
+def test_no_stop_string_tells_what_was_masked() -> None:
+    class Stops(Scripted):
+        def sample(
+            self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+        ) -> list[list[str]]:
+            return [[before_stop(" call 0113 496 0201, Rosa", decoding.stop)] for _ in prompts]
+
+    target = FilterGuard().guard(Stops([]), ALONE)
+    for stop, shown in (
+        ("call 0113 4", " call [phone], Rosa"),
+        ("call 0113 5", " call [phone], Rosa"),
+        ("0201", " call [phone], Rosa"),
+        (", Ro", " call [phone]"),
+        ("one", " call [ph"),
+    ):
+        asked = Decoding(stop=("\n", stop))
+        assert target.sample(["Response:"], n=1, max_new_tokens=9, decoding=asked, seed=0) == [[shown]]
 
 
 def test_a_bot_that_answers_too_few_prompts_is_an_error() -> None:

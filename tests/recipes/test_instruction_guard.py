@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import history_lines, pieces, state_prompt
 from hushbot.recipes.instruction_guard import INSTRUCTION, InstructionGuard
 from hushbot.schema import Schema
-from hushbot.targets.guarded import unguarded
+from hushbot.targets.guarded import GuardedTarget, prompt_overhead, unguarded
 from hushbot.targets.instruction_guard import InstructionGuardTarget, instruct
 from hushbot.types import AuditSplit, Decoding
 
@@ -134,6 +134,18 @@ def test_the_yaml_holds_the_defaults_and_the_note_says_what_it_is_not() -> None:
     (note,) = guard.notes((), ALONE, seed=0)
     assert note.startswith(f"an instruction of {len(INSTRUCTION.split())} words stands in every prompt")
     assert "no formal guarantee" in note
+
+
+@pytest.mark.parametrize("position", ["end", "start"])
+def test_it_says_what_it_adds_to_prompts(position: Literal["end", "start"]) -> None:
+    target = InstructionGuardTarget(Listener(), instruction="keep\n quiet", position=position)
+    prompt = "User: hi\nBelief State: None\nDatabase: \nActions:"
+    instructed = instruct(prompt, target.instruction, position)
+    assert sorted(pieces(instructed)) == sorted([*pieces(prompt), *pieces(target.prompt_overhead)])
+    assert prompt_overhead(GuardedTarget(target)) == target.prompt_overhead == "System: keep quiet\n"
+    both = InstructionGuardTarget(target, instruction="hush", position=position)
+    assert sorted(prompt_overhead(both).splitlines()) == ["System: hush", "System: keep quiet"]
+    assert prompt_overhead(GuardedTarget(Listener())) == prompt_overhead(Listener()) == ""
 
 
 def test_guards_of_one_kind_keep_their_settings() -> None:

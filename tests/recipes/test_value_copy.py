@@ -80,10 +80,13 @@ def test_the_note_says_how_many_values_can_be_written_at_all() -> None:
         Dialogue("d3", (Turn("hello", None),)),
     ]
     # Four values: said, listed, not said, and said in its other spelling.
-    (note,) = ValueCopy().notes(dialogues, SCHEMA, seed=0)
+    note, limits = ValueCopy().notes(dialogues, SCHEMA, seed=0)
     assert note.startswith("3 of the 4 values in the members' final states (75.0%) were said")
+    assert note.endswith("the guarded bot can write no others in its dialogue states")
     assert "pizza" not in note
-    assert ValueCopy().notes(dialogues[3:], SCHEMA, seed=0) == ()
+    # What it does not stop stands there in any case.
+    assert "an attacker who states a guess in the history is not hindered" in limits
+    assert ValueCopy().notes(dialogues[3:], SCHEMA, seed=0) == (limits,)
 
 
 def _either(value: str, other: str) -> SlotValue:

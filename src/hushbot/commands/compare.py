@@ -35,15 +35,24 @@ def checked_cells(
     Raises:
         ConfigError: Holds the problems of all cells.
     """
-    from hushbot.training.stack import build_stack
-
     cells = list(make_cells(config, overrides, trust, config_dir))
-    problems = dict.fromkeys(problem for cell in cells for problem in find_problems(cell.config, trust))
+    problems = dict.fromkeys(problem for cell in cells for problem in _problems(cell))
     if problems:
         raise ConfigError(*problems)
-    for cell in cells:
-        build_stack(cell.config)  # a senseless one is refused before anything runs
     return cells
+
+
+def _problems(cell: Cell) -> Sequence[str]:
+    """Return what is wrong with a cell: its settings, or else the stack that they make."""
+    from hushbot.training.stack import build_stack
+
+    if problems := find_problems(cell.config, cell.trust):
+        return problems
+    try:
+        build_stack(cell.config)
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def make_cells(
@@ -52,7 +61,7 @@ def make_cells(
     """Yield one cell per arm and seed, each with its whole configuration.
 
     Raises:
-        ConfigError: There is no arm or no seed, or a key that names one run was given.
+        ConfigError: There is no arm or no seed, or a key that names one run was given; or arms are misspelled.
     """
     if problems := plain_problems(config):
         raise ConfigError(*problems)

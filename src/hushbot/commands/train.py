@@ -11,6 +11,7 @@ from typing import Any
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
 from hushbot.run import config_sha256
+from hushbot.training.stack import build_stack, stack_name
 from hushbot.types import AuditReport
 
 
@@ -23,11 +24,6 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     report = run(config, path, trust)
     print_summary([report])
     print(f"report: {path / 'report.html'}")
-
-
-def stack_name(config: Mapping[str, Any]) -> str:
-    """Return how the recipe stack is spelled, `base` where nothing is trained."""
-    return "+".join(config["recipe"]) if config["fit"] else "base"
 
 
 def run_path(config: Mapping[str, Any]) -> Path:
@@ -46,6 +42,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
 
     page = path / "report.html"
     suite.check(config, trust)
+    build_stack(config)  # a senseless one is refused before anything is read or written
     suite.quieten()
     settings = build(config["utility"], "utility")
     experiment = suite.prepare(config, stack_name(config))
@@ -55,7 +52,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
         report = suite.start_report(experiment, directory)
         if report.status != "complete":
             try:
-                target, report = making.make_bot(experiment, config, directory, report, say)
+                target, report = making.make_bot(experiment, config, directory, report, say, trust)
                 report = suite.measure_bot(experiment, settings, target, directory, report, say)
                 report = suite.measure(experiment, target, directory, report, say)
             except HushbotError as error:

@@ -25,9 +25,30 @@ DONTCARE = "dontcare"
 _ABSENT = frozenset({"", "not mentioned", "not men", "none"})
 _DONTCARE = frozenset({"dontcare", "donotcare", "doesnotcare", "doesntcare"})
 _SEPARATORS = re.compile("[|<>]")
-# As the 2.2 schema types the same slots.
-_CATEGORICAL = frozenset({"area", "pricerange", "parking", "internet", "stars", "type", "day"})
-_CATEGORICAL_BOOKING = frozenset({"book day", "book people", "book stay"})
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_UP_TO_EIGHT = tuple("12345678")
+# What the 2.2 schema publishes for categorical slots. The ontology's lists are what annotators wrote into dialogues.
+_CATEGORICAL = {
+    "area": ("centre", "east", "north", "south", "west"),
+    "book day": _DAYS,
+    "book people": _UP_TO_EIGHT,
+    "book stay": _UP_TO_EIGHT,
+    "day": _DAYS,
+    "internet": ("free", "no", "yes"),
+    "parking": ("free", "no", "yes"),
+    "pricerange": ("cheap", "expensive", "moderate"),
+    "stars": tuple("012345"),
+}
+# fmt: off
+_CATEGORICAL_IN = {
+    ("attraction", "type"): (
+        "architecture", "boat", "cinema", "college", "concerthall", "entertainment", "multiple sports", "museum",
+        "nightclub", "park", "swimmingpool", "theatre",
+    ),
+    ("hotel", "type"): ("guesthouse", "hotel"),
+    ("train", "book people"): ("0", *_UP_TO_EIGHT, "9", "10", "15"),
+}
+# fmt: on
 # What acts and spans call the slots of states and bookings; the details of a booking are `book ...`.
 _STATE_NAMES = {
     "addr": "address",
@@ -111,15 +132,22 @@ def booked_in(domain: str, entries: Any) -> Iterator[SlotValue]:
 
 
 def ontology_slots(ontology: Mapping[str, Any]) -> Iterator[Slot]:
-    """Yield the slots of an ontology: `hotel-semi-area`, `hotel-book-day` (2.1), `hotel-price range`."""
+    """Yield the slots of an ontology: `hotel-semi-area`, `hotel-book-day` (2.1), `hotel-price range`.
+
+    Categorical slots have the published values, whatever the ontology says; others have the ontology's, which were
+    collected from dialogues.
+    """
     for key, values in ontology.items():
         domain, _, slot = normalise_name(require(key, str, "an ontology key")).partition("-")
         if not (domain and slot and isinstance(values, list)):
             continue
         name = slot.removeprefix("semi-").replace("book-", "book ", 1)
         name = name if name.startswith("book ") else name.replace(" ", "")
+        if published := _CATEGORICAL_IN.get((domain, name)) or _CATEGORICAL.get(name):
+            yield Slot(domain, name, categorical=True, possible_values=published)
+            continue
         possible = {v for raw in values if isinstance(raw, str) for v in alternatives(raw) if v != DONTCARE}
-        yield Slot(domain, name, name in _CATEGORICAL | _CATEGORICAL_BOOKING, tuple(sorted(possible)))
+        yield Slot(domain, name, possible_values=tuple(sorted(possible)), collected=True)
 
 
 def read_acts(acts: Mapping[str, Any]) -> str:

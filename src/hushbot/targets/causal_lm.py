@@ -2,8 +2,8 @@
 
 Guarantees: weights are read in evaluation mode without gradients; logits are fp32; a vocabulary-wide matrix
 exists only for the positions a caller asks for. What a model type may do differently (a scaled or capped
-head, an attention that ignores a custom mask) is measured once on a few tokens instead of assumed, and a
-slower, plainer path is used where the measurement disagrees with the model's own forward pass.
+head, an attention that ignores the custom masks of rows and trees) is measured once on a few tokens instead of
+assumed, and a slower, plainer path is used where the measurement disagrees with the model's own forward pass.
 
 Voids it: hooks that change a forward pass; a model whose output for a token depends on later tokens.
 """
@@ -23,8 +23,12 @@ from torch import Tensor
 
 from hushbot.errors import ConfigError
 from hushbot.targets.row_cache import KeysValues, RowCache
+from hushbot.targets.token_tree import Packed, pack
+from hushbot.training.prefix_attention import NAME
 
 _log = logging.getLogger(__name__)
+# Attention that takes a ready-made four-dimensional mask; what training leaves behind is sdpa outside training.
+_TAKES_MASKS = ("sdpa", "eager", NAME)
 
 
 class Prefilled(NamedTuple):
@@ -94,6 +98,19 @@ class CausalLM:
         """Return what `logits` turns into logits: one vector per token of right-padded rows."""
         return self._forward(ids, mask=mask)
 
+    def tree_features(self, rows: Sequence[Packed]) -> Tensor:
+        """Return the features of rows of packed sequences, each row padded on the right."""
+        longest = max(len(row.ids) for row in rows)
+        ids, depths, ends = (
+            torch.tensor([[*column, *[0] * (longest - len(column))] for column in columns], device=self.device)
+            for columns in zip(*((row.ids, row.depths, row.ends) for row in rows), strict=True)
+        )
+        places = torch.arange(longest, device=self.device)
+        # A token sees those before it whose subtree it stands in, and itself (padding, too: no row may be empty).
+        mask = (places[:, None] < ends[:, None, :]) & (places <= places[:, None])
+        mask |= places == places[:, None]
+        return self._forward(ids, mask=self._as_taken(mask[:, None]), positions=depths)
+
     def logits(self, features: Tensor) -> Tensor:
         """Return fp32 logits over the vocabulary of the features of some positions."""
         if self.has_plain_head:
@@ -121,11 +138,8 @@ class CausalLM:
     def step(self, tokens: Sequence[int], cache: RowCache) -> Tensor:
         """Read one more token per row; return the logits of the next one."""
         positions, mask = cache.begin_step()
-        if self._attention == "eager":
-            # Eager attention adds its mask to the scores; fused attention takes it as a yes or no.
-            mask = torch.zeros_like(mask, dtype=self.core.dtype).masked_fill(~mask, torch.finfo(self.core.dtype).min)
         ids = torch.tensor(tokens, device=self.device)[:, None]
-        return self.logits(self._forward(ids, mask=mask, cache=cache, positions=positions)[:, -1])
+        return self.logits(self._forward(ids, mask=self._as_taken(mask), cache=cache, positions=positions)[:, -1])
 
     def step_padded(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
         """Read the new columns of left-padded rows with the model's own cache; return the next logits."""
@@ -141,6 +155,17 @@ class CausalLM:
     def supports_rows(self, capacity: int) -> bool:
         """Return whether rows of up to that many tokens can be decoded with a `RowCache`."""
         return capacity <= self._window and self._reads_rows
+
+    def supports_trees(self, depth: int) -> bool:
+        """Return whether sequences of up to that many tokens can be read packed (`tree_features`)."""
+        # Without a plain head a whole tree's logits would be made, those of what nobody asked for included.
+        return self.has_plain_head and depth <= self._window and self._reads_trees
+
+    @property
+    def attention_width(self) -> int:
+        """Return how long a row is when attention costs about as much as all else a layer does."""
+        # Per token and layer, 24 width^2 operations in matrices of the usual sizes, 4 width per token attended to.
+        return 6 * int(self._config.hidden_size)
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
         """Return ids padded on the right, and a mask by length (not by value: padding may equal EOS)."""
@@ -190,13 +215,19 @@ class CausalLM:
             return self.core.base_model(**arguments).last_hidden_state  # type: ignore[no-any-return]
         return self.core(**arguments).logits  # type: ignore[no-any-return]
 
+    def _as_taken(self, mask: Tensor) -> Tensor:
+        """Return a mask as the attention takes it: eager adds it to the scores, fused reads it as yes or no."""
+        if self._attention != "eager":
+            return mask
+        return torch.zeros_like(mask, dtype=self.core.dtype).masked_fill(~mask, torch.finfo(self.core.dtype).min)
+
     def _probe_ids(self, n: int) -> Tensor:
         return (torch.arange(n, device=self.device) * 7 + 3) % self.n_tokens
 
     @cached_property
     def _reads_rows(self) -> bool:
         """Whether decoding by rows gives what the model gives on whole sequences."""
-        if self._attention not in ("sdpa", "eager"):
+        if self._attention not in _TAKES_MASKS:
             return False
         ids = self._probe_ids(9).tolist()
         texts = [ids[:6], ids[3:7]]
@@ -213,6 +244,26 @@ class CausalLM:
         whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in texts]
         if not _agree(stepped, torch.stack(whole)):
             _log.warning("%s misreads rows of different lengths; padding", type(self.core).__name__)
+            return False
+        return True
+
+    @cached_property
+    def _reads_trees(self) -> bool:
+        """Whether packed sequences give what the model gives on each alone."""
+        if self._attention not in _TAKES_MASKS or not hasattr(self._config, "hidden_size"):
+            return False
+        ids = self._probe_ids(12).tolist()
+        texts = [ids[:6], ids[:3] + ids[7:11], ids[:3] + ids[8:10]]
+        rows = [pack(texts), pack([ids[5:10]])]
+        try:
+            features = self.tree_features(rows)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            _log.warning("%s cannot read packed texts (%s); one by one", type(self.core).__name__, error)
+            return False
+        packed = [self.logits(features[i, path[-1]]) for i, row in enumerate(rows) for path in row.paths]
+        whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in (*texts, ids[5:10])]
+        if not _agree(torch.stack(packed), torch.stack(whole)):
+            _log.warning("%s misreads packed texts; one by one", type(self.core).__name__)
             return False
         return True
 

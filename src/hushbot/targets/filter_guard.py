@@ -2,8 +2,9 @@
 
 Guarantees: no sampled text leaves unless the rewriter returned one text for each that it was given. A rewriter that
 fails, answers with another number of texts or with something that is no text, or turns a readable dialogue state into
-an unreadable one, is an `AuditError`, whose message holds none of the texts. What a rewriter adds after a stop string
-is cut off. An empty answer is an answer: the bot then says nothing.
+an unreadable one, is an `AuditError`, whose message holds none of the texts. Stop strings end the rewritten text:
+whether the bot's own words held one does not show, save for the line break that ends a line of our layout. An empty
+answer is an answer: the bot then says nothing.
 
 Voids it: reading probabilities. `logprobs` passes through as it is, so an attacker who scores texts sees the bot
 without its filter; only an endpoint that returns no log-probabilities closes that way.
@@ -27,7 +28,7 @@ from hushbot.prompts import (
     render_state,
 )
 from hushbot.protocols import Target
-from hushbot.targets.guarded import GuardedTarget
+from hushbot.targets.guarded import GuardedTarget, before_stop, with_layout_stops
 from hushbot.types import Decoding
 
 MARKERS = (USER_MARKER, SYSTEM_MARKER, STATE_MARKER, DATABASE_MARKER, ACTIONS_MARKER, RESPONSE_MARKER)
@@ -108,7 +109,8 @@ class FilterGuardTarget(GuardedTarget):
         Raises:
             AuditError: The bot or the rewriter failed; the message holds no text of the bot.
         """
-        drawn = super().sample(prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
+        asked_for = with_layout_stops(decoding)
+        drawn = super().sample(prompts, n=n, max_new_tokens=max_new_tokens, decoding=asked_for, seed=seed)
         if len(drawn) != len(prompts):
             raise AuditError(f"the bot answered {len(drawn)} of {len(prompts)} prompts; the filter needs all")
         texts = [text for row in drawn for text in row]
@@ -146,23 +148,15 @@ def rewrite_all(rewriter: Rewriter, texts: Sequence[str], prompts: Sequence[str]
             f"rewriter {name} returned {len(answer)} texts for {len(texts)}; it must return one for each, "
             "and no unfiltered text was let out"
         )
-    rewritten = [_before_stop(text, stop) for text in answer]
     n_broken = sum(
-        _n_states(new, prompt) < _n_states(old, prompt)
-        for old, new, prompt in zip(texts, rewritten, prompts, strict=True)
+        _n_states(new, prompt) < _n_states(old, prompt) for old, new, prompt in zip(texts, answer, prompts, strict=True)
     )
     if n_broken:
         raise AuditError(
             f"rewriter {name} made {n_broken} of {len(texts)} texts lose a readable dialogue state; "
             "it must leave states readable"
         )
-    return rewritten
-
-
-def _before_stop(text: str, stop: Sequence[str]) -> str:
-    for end in stop:
-        text = text.split(end, 1)[0]
-    return text
+    return [before_stop(text, stop) for text in answer]
 
 
 def _n_states(text: str, prompt: str) -> int:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hushbot.errors import ConfigError
 from hushbot.protocols import Target
 from hushbot.types import Decoding
 
@@ -31,6 +33,9 @@ class GuardedTarget:
     Args:
         inner: The bot, or a guarded bot: guards stack.
     """
+
+    prompt_overhead: str = ""
+    """What it adds to every prompt, at most: who fits prompts to the model's context leaves room for it."""
 
     def __init__(self, inner: Target) -> None:
         self.inner = inner
@@ -77,11 +82,39 @@ class GuardedTarget:
         return self.inner.logprobs(prompts, continuations)
 
 
+def with_layout_stops(decoding: Decoding) -> Decoding:
+    """Return a decoding for texts that are guarded afterwards: it ends at a line break if asked to, at nothing else.
+
+    A stop string of the caller's choice would tell whether the text before its guard holds it, so whoever asks often
+    enough would read that text letter by letter; `before_stop` applies it to what leaves.
+
+    Raises:
+        ConfigError: A stop string is empty.
+    """
+    if "" in decoding.stop:
+        raise ConfigError(f"stop={decoding.stop!r} holds an empty string; remove it from decoding.stop")
+    return replace(decoding, stop=tuple(stop for stop in decoding.stop if stop == "\n"))
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """Return what stands before the first of some stop strings."""
+    return text[: min((at for at in map(text.find, stops) if at >= 0), default=len(text))]
+
+
 def unguarded(target: Target) -> Target:
     """Return the bot itself, without any guard around it."""
     while isinstance(target, GuardedTarget):
         target = target.inner
     return target
+
+
+def prompt_overhead(target: Target) -> str:
+    """Return all that the guards around a bot add to a prompt."""
+    added = ""
+    while isinstance(target, GuardedTarget):
+        added += target.prompt_overhead
+        target = target.inner
+    return added
 
 
 def guard_names(target: Target) -> tuple[str, ...]:

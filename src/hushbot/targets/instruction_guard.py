@@ -6,7 +6,7 @@ A text in our layout gets a `System:` line; any other text gets the bare instruc
 right before a last line that ends in a colon and so asks for its answer.
 
 Voids it: a bot that does not follow instructions; nothing here enforces anything. Prompts grow by the instruction's
-tokens, so one that filled the model's context before no longer fits and is refused.
+tokens (`prompt_overhead`), so one that filled the model's context before no longer fits and is refused.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class InstructionGuardTarget(GuardedTarget):
         super().__init__(inner)
         self.instruction = one_line(instruction)
         self.position = position
+        self.prompt_overhead = f"{SYSTEM_MARKER} {self.instruction}\n"
 
     def guarded(self, inner: Target) -> InstructionGuardTarget:
         """Return another target with the same instruction."""

@@ -4,8 +4,9 @@ Guarantees: `logprobs` is the chain rule over the tokens of prompt and continuat
 begins with the start token; the number of scores of a pair, and each score to 1e-4 in fp32, is the same
 whatever else is scored with it; a token that straddles prompt and continuation counts to the continuation;
 a pair that cannot be scored is an `AuditError` that names it, never a NaN or an empty answer. `sample`
-takes every setting from `Decoding` and none from the model's generation config (see `sampler`). Only
-safetensors weights are loaded, and no code that comes with a model.
+takes every setting from `Decoding` and none from the model's generation config (see `sampler`). Where it
+saves work, what texts to score have in common at their beginnings is read once (see `scorer`). Only safetensors
+weights are loaded, and no code that comes with a model.
 
 Voids it: changing the model's weights between two calls that are compared; number types below fp32 (scores
 then agree to their rounding only).
@@ -25,9 +26,9 @@ from torch import Tensor
 from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.targets.causal_lm import CausalLM
-from hushbot.targets.sampler import Sampler
+from hushbot.targets.sampler import Sampler, Until
 from hushbot.targets.scorer import Scored, score
-from hushbot.tokens import encode, encode_with_spans, start_token
+from hushbot.tokens import Encoded, encode, encode_all_with_spans, start_token
 from hushbot.types import Decoding
 
 
@@ -147,13 +148,38 @@ class LocalTarget:
             AuditError: Prompt and continuation exceed the model's context, or its logits are not finite.
             ConfigError: `n` or `max_new_tokens` is below 1, or a stop string is empty.
         """
+        sampler = Sampler(self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed)
+        return self._run(sampler, prompts, n, [max_new_tokens] * len(prompts))
+
+    def sample_until(
+        self,
+        prompts: Sequence[str],
+        until: Until,
+        *,
+        n: int,
+        max_new_tokens: int,
+        decoding: Decoding,
+        seed: int,
+    ) -> list[list[str]]:
+        """Return what `sample` returns, each draw ended where `until` has enough of it: cheaper for who needs no more.
+
+        Raises:
+            AuditError: As for `sample`.
+            ConfigError: As for `sample`.
+        """
+        sampler = Sampler(
+            self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed, until=until
+        )
+        limits = [max_new_tokens] * len(prompts) if until.limits is None else until.limits
+        return self._run(sampler, prompts, n, [min(limit, max_new_tokens) for limit in limits])
+
+    def _run(self, sampler: Sampler, prompts: Sequence[str], n: int, limits: Sequence[int]) -> list[list[str]]:
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
-        sampler = Sampler(self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed)
         start = start_token(self.tokenizer)
         encoded = {prompt: [start, *encode(self.tokenizer, prompt)] for prompt in dict.fromkeys(prompts)}
-        for index, prompt in enumerate(prompts):
-            self._check_length(f"prompt {index}", len(encoded[prompt]), max_new_tokens)
+        for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
+            self._check_length(f"prompt {index}", len(encoded[prompt]), limit)
         with self.causal_lm.reading():
             return sampler.run(
                 [encoded[prompt] for prompt in prompts],
@@ -175,17 +201,23 @@ class LocalTarget:
         first_index: dict[tuple[str, str], int] = {}
         for index, pair in enumerate(zip(prompts, continuations, strict=True)):
             first_index.setdefault(pair, index)
-        scored = [self._encode_pair(index, *pair) for pair, index in first_index.items()]
+        for (_, continuation), index in first_index.items():
+            if not continuation:
+                raise AuditError(
+                    f"pair {index}: the continuation is empty, so it has no probability; leave the pair out"
+                )
+        encoded = encode_all_with_spans(self.tokenizer, [prompt + text for prompt, text in first_index])
+        scored = [
+            self._scored(index, *pair, found) for (pair, index), found in zip(first_index.items(), encoded, strict=True)
+        ]
         with self.causal_lm.reading():
             values = score(self.causal_lm, scored, batch_tokens=self.batch_tokens)
         by_pair = dict(zip(first_index, values, strict=True))
         # Copies: a caller that changes one answer must not change another.
         return [by_pair[pair].clone() for pair in zip(prompts, continuations, strict=True)]
 
-    def _encode_pair(self, index: int, prompt: str, continuation: str) -> Scored:
-        if not continuation:
-            raise AuditError(f"pair {index}: the continuation is empty, so it has no probability; leave the pair out")
-        ids, spans = encode_with_spans(self.tokenizer, prompt + continuation)
+    def _scored(self, index: int, prompt: str, continuation: str, encoded: Encoded) -> Scored:
+        ids, spans = encoded
         first = next((i for i, (_, end) in enumerate(spans) if end > len(prompt)), None)
         if first is None:
             raise AuditError(

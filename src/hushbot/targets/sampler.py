@@ -4,8 +4,8 @@ Guarantees: a prompt is read once, however many draws it has, and identical prom
 replaced at once instead of waiting for its batch. The text of a prompt followed by its continuation is the
 decoding of all their tokens together, so neither a character cut over two tokens nor a leading blank is
 lost. Draws depend on (seed, prompt position, draw number) only (see `choosing`). Nothing is read from a
-model's generation config. A draw ends before the first stop string, at the tokenizer's EOS, or after
-`max_new_tokens`.
+model's generation config. A draw ends before the first stop string, at the tokenizer's EOS, after
+`max_new_tokens`, or where its caller has enough of it (`Until`), which changes nothing of what came before.
 
 Voids it: a tokenizer whose decoding of a prompt changes with what follows it (such a prompt is an
 `AuditError`). A character whose last bytes were not generated is shown as U+FFFD.
@@ -17,9 +17,9 @@ draws.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -31,6 +31,35 @@ from hushbot.tokens import encode
 from hushbot.types import Decoding
 
 _PREFILL_TOKENS = 2048  # one batch of prompts; bounds the memory of prompts that wait for a row
+
+
+class Until(NamedTuple):
+    """Who needs no more of a draw than this ends it early; what it has said so far is what it would have said."""
+
+    characters: str
+    """A draw is looked at after a token that holds one of them."""
+    is_enough: Callable[[int, str], bool]
+    """Told the prompt's position and the text so far, says whether the draw may end there."""
+    limits: Sequence[int] | None = None
+    """Most new tokens after each prompt, beside `max_new_tokens`, which holds for all."""
+
+
+@runtime_checkable
+class SamplesUntil(Protocol):
+    """A target that can end draws early."""
+
+    def sample_until(
+        self,
+        prompts: Sequence[str],
+        until: Until,
+        *,
+        n: int,
+        max_new_tokens: int,
+        decoding: Decoding,
+        seed: int,
+    ) -> list[list[str]]:
+        """Return what `Target.sample` returns, each draw ended where `until` has enough of it."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -72,12 +101,22 @@ class Sampler:
         decoding: The law of the next token, and the stop strings.
         max_new_tokens: The longest continuation, at least 1.
         seed: Of the random numbers.
+        until: What ends a draw early; None lets each come to its end.
 
     Raises:
         ConfigError: A stop string is empty or `max_new_tokens` is below 1.
     """
 
-    def __init__(self, model: CausalLM, tokenizer: Any, *, decoding: Decoding, max_new_tokens: int, seed: int) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        tokenizer: Any,
+        *,
+        decoding: Decoding,
+        max_new_tokens: int,
+        seed: int,
+        until: Until | None = None,
+    ) -> None:
         if max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens={max_new_tokens} must be at least 1")
         if "" in decoding.stop:
@@ -88,7 +127,9 @@ class Sampler:
         self._decoding = decoding
         self._max_new_tokens = max_new_tokens
         self._seed = seed
-        self._stops = _StopFilter(tokenizer, decoding.stop)
+        self._until = until
+        self._stops = _TokenFilter(tokenizer, {stop[-1] for stop in decoding.stop})
+        self._looks = _TokenFilter(tokenizer, set(until.characters) if until else set())
 
     def run(self, prompts: Sequence[Sequence[int]], *, n: int, batch_rows: int, batch_tokens: int) -> list[list[str]]:
         """Return n continuations per prompt.
@@ -103,7 +144,8 @@ class Sampler:
         texts = [[""] * n_draws for _ in prompts]
         for band in _bands(self._distinct(prompts), self._max_new_tokens):
             capacity = len(band[0].ids) + self._max_new_tokens
-            n_rows = max(1, min(batch_rows, batch_tokens // capacity))
+            n_wanted = n_draws * sum(len(prompt.positions) for prompt in band)
+            n_rows = max(1, min(batch_rows, batch_tokens // capacity, n_wanted))
             decode = self._decode_rows if self._model.supports_rows(capacity) else self._decode_padded
             for draw, text in decode(band, n_draws, n_rows):
                 texts[draw.position][draw.number] = text
@@ -220,14 +262,20 @@ class Sampler:
         if token == self._end_token:
             return self._text(draw)
         draw.tokens.append(token)
-        is_full = len(draw.tokens) == self._max_new_tokens
-        if not is_full and not self._stops.may_end(token):
+        is_full = len(draw.tokens) >= self._most(draw)
+        is_watched = self._looks.may_hold(token)
+        if not is_full and not is_watched and not self._stops.may_hold(token):
             return None
         text = self._text(draw)
         cut = min((at for at in map(text.find, self._decoding.stop) if at >= 0), default=None)
         if cut is not None:
             return text[:cut]
-        return text if is_full else None
+        is_enough = is_watched and self._until is not None and self._until.is_enough(draw.position, text)
+        return text if is_full or is_enough else None
+
+    def _most(self, draw: _Draw) -> int:
+        limits = self._until.limits if self._until else None
+        return self._max_new_tokens if limits is None else min(limits[draw.position], self._max_new_tokens)
 
     def _text(self, draw: _Draw) -> str:
         whole = self._decode(draw.prompt.ids[1:] + draw.tokens)
@@ -242,20 +290,20 @@ class Sampler:
         return _decode(self._tokenizer, ids)
 
 
-class _StopFilter:
-    """Says which tokens can complete a stop string, so that text is decoded only when it must be."""
+class _TokenFilter:
+    """Says which tokens can hold one of some characters, so that text is decoded only when it must be."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, characters: set[str]) -> None:
         self._tokenizer = tokenizer
-        self._last = {stop[-1] for stop in stops}
+        self._characters = characters
         # A token is decoded behind another one, because some tokenizers drop a text's first blank.
         self._anchor = encode(tokenizer, "a")[-1:]
         self._head = _decode(tokenizer, self._anchor)
         self._known: dict[int, bool] = {}
 
-    def may_end(self, token: int) -> bool:
-        """Return False only if no stop string can end with this token."""
-        if not self._last:
+    def may_hold(self, token: int) -> bool:
+        """Return False only if the token holds none of the characters, nor a part of one."""
+        if not self._characters:
             return False
         if token not in self._known:
             self._known[token] = self._look(token)
@@ -267,7 +315,7 @@ class _StopFilter:
             return True
         piece = piece[len(self._head) :]
         # A lone part of a character decodes to U+FFFD and may complete any character.
-        return "\N{REPLACEMENT CHARACTER}" in piece or not self._last.isdisjoint(piece)
+        return "\N{REPLACEMENT CHARACTER}" in piece or not self._characters.isdisjoint(piece)
 
 
 def _decode(tokenizer: Any, ids: Sequence[int]) -> str:

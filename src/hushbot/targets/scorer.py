@@ -1,8 +1,9 @@
-"""Score token sequences: the chain rule, in length-sorted batches, with logits only where they are needed.
+"""Score token sequences: the chain rule, with what sequences share read once, and logits only where needed.
 
-Guarantees: memory is bounded by a token budget, whatever the number of sequences; a matrix over the
-vocabulary holds a bounded number of positions; a score that is not finite is an `AuditError`. Sequences are
-batched by length alone, so membership cannot show through batching.
+Guarantees: sequences that begin alike are read as one tree (`token_tree`) where the model reads trees and that costs
+less; all others in batches of like length. Memory is bounded by a token budget, whatever the number of sequences; a
+matrix over the vocabulary holds a bounded number of positions; a score that is not finite is an `AuditError`.
+Sequences are batched by their tokens alone, so membership cannot show through batching.
 
 Voids it: a model without a plain head (see `CausalLM`) is scored one row at a time, each row with all its
 logits.
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from hushbot.errors import AuditError
 from hushbot.targets.causal_lm import CausalLM
+from hushbot.targets.token_tree import Group, group, pack
 
 _LOGITS_AT_ONCE = 2**21  # entries of one positions x vocabulary matrix: 8 MiB in fp32, near a CPU's cache
 _LEAST_POSITIONS = 64  # below this, reading the output embedding costs more than using it
@@ -45,9 +47,10 @@ def score(model: CausalLM, sequences: Sequence[Scored], *, batch_tokens: int) ->
     # A model without a plain head hands out whole rows of logits: one row at a time keeps that bounded.
     budget = min(batch_tokens, _CPU_TOKENS) if model.device.type == "cpu" else batch_tokens
     budget = budget if model.has_plain_head else 1
-    for batch in _batches([len(sequence.ids) - 1 for sequence in sequences], budget):
-        values = _score_batch(model, [sequences[i] for i in batch]).cpu()
-        for i, piece in zip(batch, torch.split(values, [_n_wanted(sequences[i]) for i in batch]), strict=True):
+    for batch in _batches(_groups(model, sequences, budget), budget):
+        members = [i for row in batch for i in row.members]
+        values = _score_batch(model, batch, sequences).cpu()
+        for i, piece in zip(members, torch.split(values, [_n_wanted(sequences[i]) for i in members]), strict=True):
             if not bool(torch.isfinite(piece).all()):
                 raise AuditError(
                     f"pair {sequences[i].pair}: a log-probability is not finite; check the model's weights"
@@ -60,33 +63,61 @@ def _n_wanted(sequence: Scored) -> int:
     return len(sequence.ids) - sequence.first
 
 
-def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield indices, longest first, so that each batch padded to its longest fits the budget."""
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
+def _groups(model: CausalLM, sequences: Sequence[Scored], most: int) -> list[Group]:
+    """Return all sequences in groups that are read as one row each."""
+    read = [_read(sequence) for sequence in sequences]
+    if len(read) > 1 and model.supports_trees(max(map(len, read))):
+        return group(read, width=model.attention_width, most=most)
+    return [Group(len(ids), [i]) for i, ids in enumerate(read)]
+
+
+def _read(sequence: Scored) -> list[int]:
+    """Return the tokens to read; the last one predicts nothing that is asked for."""
+    return sequence.ids[:-1]
+
+
+def _batches(groups: Sequence[Group], budget: int) -> Iterator[list[Group]]:
+    """Yield trees and single sequences apart, longest first; each batch padded to its longest fits the budget."""
+    batch: list[Group] = []
+    for row in sorted(groups, key=lambda row: (_is_single(row), -row.n_tokens)):
+        if batch and (batch[0].n_tokens * (len(batch) + 1) > budget or _is_single(row) != _is_single(batch[0])):
             yield batch
             batch = []
-        batch.append(index)
+        batch.append(row)
     if batch:
         yield batch
 
 
-def _score_batch(model: CausalLM, batch: Sequence[Scored]) -> Tensor:
-    """Return the wanted log-probabilities of all sequences, one after the other."""
-    # The last token predicts nothing that is asked for, so it is not read.
-    ids, mask = model.pad([sequence.ids[:-1] for sequence in batch])
-    features = model.features(ids, mask)
-    rows = [row for row, sequence in enumerate(batch) for _ in range(_n_wanted(sequence))]
-    places = [place for sequence in batch for place in range(sequence.first - 1, len(sequence.ids) - 1)]
-    tokens = [token for sequence in batch for token in sequence.ids[sequence.first :]]
-    targets = torch.tensor(tokens, device=ids.device)
-    wanted = features[torch.tensor(rows, device=ids.device), torch.tensor(places, device=ids.device)]
+def _is_single(row: Group) -> bool:
+    return len(row.members) == 1
+
+
+def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Scored]) -> Tensor:
+    """Return the wanted log-probabilities of all members of a batch, one after the other."""
+    rows = [pack([_read(sequences[i]) for i in row.members]) for row in batch]
+    # Single sequences need no mask that shows who is whose prefix, and are read faster without.
+    is_single = _is_single(batch[0])
+    features = model.features(*model.pad([row.ids for row in rows])) if is_single else model.tree_features(rows)
+    longest = features.shape[1]
+    places: list[int] = []
+    tokens: list[int] = []
+    for at, (row, packed) in enumerate(zip(batch, rows, strict=True)):
+        for i, path in zip(row.members, packed.paths, strict=True):
+            first = sequences[i].first
+            places += [at * longest + place for place in path[first - 1 :]]
+            tokens += sequences[i].ids[first:]
+    return _log_probabilities(model, features.flatten(0, 1), places, tokens)
+
+
+def _log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    """Return the log-probability of each token after what was read up to its place; places may repeat."""
+    distinct, which = torch.unique(torch.tensor(places), return_inverse=True)
+    distinct, which, targets = (t.to(features.device) for t in (distinct, which, torch.tensor(tokens)))
     n_positions = max(_LEAST_POSITIONS, _LOGITS_AT_ONCE // model.n_tokens)
-    values = []
-    for start in range(0, len(tokens), n_positions):
-        chunk = slice(start, start + n_positions)
-        logits = model.logits(wanted[chunk])
-        chosen = logits.gather(1, targets[chunk, None])[:, 0]
-        values.append(chosen - torch.logsumexp(logits, dim=-1))
-    return torch.cat(values)
+    values = torch.empty(len(tokens), device=features.device)
+    for start in range(0, len(distinct), n_positions):
+        logits = model.logits(features[distinct[start : start + n_positions]])
+        mine = torch.nonzero((which >= start) & (which < start + n_positions))[:, 0]
+        at = which[mine] - start
+        values[mine] = logits[at, targets[mine]] - torch.logsumexp(logits, dim=-1)[at]
+    return values

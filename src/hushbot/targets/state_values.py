@@ -1,23 +1,26 @@
-"""Where the values stand in a text that a bot writes: every piece of a state line that is not a name, with its place.
+"""Where the values stand in a text that a bot writes: in states, in acts, and wherever else `slot=value` is written.
 
 Guarantees: whatever `prompts.read_state` or `prompts.read_changes` reads as a triplet is found here, too, under the
 same escapes, in states that were cut, under a marker in another spelling (`belief state:`) and in lines without one
 (`area=north, food=thai)`); so is what stands in a state line where no value belongs, because an attacker may read
-more forgivingly than we do. Lines of the other sections (`Actions:`, `Response:`, `User:`, ...) hold no values.
+more forgivingly than we do. After the marker of another section (`Actions:`, `Response:`, `User:`, ...) everything
+between `=` and the next `,`, `)` or end of the line is a value; the rest is what somebody says or does.
 
 Voids it: text in place of a name, before `(` or `=`, counts as the name it stands for; a line that holds one bare
-value, without marker or slot, is ordinary text.
+value, without marker or slot, is ordinary text, and so is what another section says without `=`: the prose of a
+response, the `acorn` of `hotel-inform(acorn)`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from hushbot.prompts import (
     ACTIONS_MARKER,
     DATABASE_MARKER,
+    EMPTY_STATE,
     RESPONSE_MARKER,
     STATE_MARKER,
     SYSTEM_MARKER,
@@ -46,6 +49,8 @@ class Written(NamedTuple):
     """Where its delimiter stands, or where the text or the line ends."""
     stop: str
     """The delimiter, `,` or `)`; empty where there is none."""
+    section: str = ""
+    """The marker of the section that it stands in; empty for a state."""
 
 
 def written_values(text: str) -> list[Written]:
@@ -80,6 +85,59 @@ def _scan_line(text: str, at: int, end: int) -> Iterator[_Scanner]:
         line.skip_blanks()
         line.read_domains()
         yield line
+    if section := _SECTION.search(text, at, end):
+        line = _Scanner(text, section.start())
+        line.read_entries()
+        yield line
+
+
+def leave_out(text: str, places: Collection[int], own: int) -> str:
+    """Take entries without a value out of the states of a text, so that they do not say that a slot was dropped.
+
+    Args:
+        text: One or more lines.
+        places: Where the delimiters of the entries stand, right after `slot=`.
+        own: Where the text begins that may be changed; what stands before stays, and so do entries that begin there.
+    """
+    for place in sorted(places, reverse=True):
+        text = _without_entry(text, place, own)
+    return text
+
+
+def _without_entry(text: str, place: int, own: int) -> str:
+    start = _after(text, place, "(,\n")
+    opening = text[start - 1 : start]
+    is_entry = opening in ("(", ",") and text[start:place].endswith("=") and text[place : place + 1] in (",", ")")
+    if start < own or not is_entry:
+        return text
+    if text[place] == ",":
+        end = place + 1
+        while opening == "(" and text[end : end + 1] == " ":
+            end += 1
+        return text[:start] + text[end:]
+    if opening == ",":
+        return text[: max(start - 1, own)] + text[place:]
+    head = _after(text, start - 1, "),:\n")
+    if head < own:
+        return text[:start] + text[place:]
+    return _none_left(text[:head] + text[place + 1 :], head)
+
+
+def _none_left(text: str, at: int) -> str:
+    """Say that a line holds an empty state where nothing of it is left."""
+    start, end = text.rfind("\n", 0, at) + 1, _line_end(text, at)
+    line = text[start:end].strip()
+    return text if line and not _MARKER.fullmatch(line) else f"{text[:at]} {EMPTY_STATE}{text[end:]}"
+
+
+def _after(text: str, at: int, signs: str) -> int:
+    """Return where the piece starts that goes on until a place: after the last of some signs that is not escaped."""
+    while at > 0:
+        n_escapes = len(text[: at - 1]) - len(text[: at - 1].rstrip("\\"))
+        if text[at - 1] in signs and n_escapes % 2 == 0:
+            break
+        at -= 1
+    return at
 
 
 def _line_end(text: str, at: int) -> int:
@@ -125,6 +183,24 @@ class _Scanner:
         self.at = start
         if not is_inside or self._read_slots(""):
             self.read_domains()
+
+    def read_entries(self) -> None:
+        """Read every `slot=value` to the end of the line, inside brackets or not, with the head of its bracket."""
+        begin = self.at
+        heads: list[str] = []
+        while self.stop not in ("", "\n"):
+            _, name = self.token("(),=:\n")
+            if self.stop == "=":
+                self.at += 1
+                start, value = self.token(",)\n")
+                stop = self.stop if self.stop in (",", ")") else ""
+                section = _SECTION.findall(self.text, begin, start)[-1]
+                self.found.append(Written(heads[-1] if heads else "", name, value, start, self.at, stop, section))
+            if self.stop == "(":
+                heads.append(name)
+            elif self.stop == ")":
+                heads = heads[:-1]
+            self.at += self.stop not in ("", "\n")
 
     def skip_blanks(self) -> int:
         """Go to the next character of the line that is no blank; return where it is."""

@@ -1,10 +1,12 @@
 """Value copy at decoding time: a dialogue state holds what was said, and nothing that the bot remembers.
 
-Guarantees: every value that `sample` adds to a state (`state_values`) is lawful (`value_law`), or blank: `name=`,
-which readers take as a slot that holds nothing. This is checked on what leaves, by the readers of `prompts`; a text
-that fails is withheld. A text without an unlawful value is exactly the inner target's. Values in the prompt are the
-asker's and stay; text that holds no state passes through. What follows an unlawful value is sampled anew after its
-replacement, so it does not depend on what was hidden (of which candidates are weighed, similarity to it decides).
+Guarantees: every value that `sample` adds to a state, and every `slot=value` that it writes anywhere else
+(`state_values`), is lawful (`value_law`) or blank (`name=`); a state's entry that is made blank is left out altogether,
+because a bot that writes changes would say by it that the slot was dropped. Acts and responses may also name what the
+`Database:` lines of the prompt hold. This is checked on what leaves, by the readers of `prompts`; a text that fails is
+withheld. A text without an unlawful value is exactly the inner target's. Values in the prompt are the asker's and
+stay; prose passes through. What follows an unlawful value is sampled anew after its replacement. The inner target ends
+at line breaks at most; stop strings are applied to what leaves, so that they tell nothing about what was hidden.
 
 The replacement is the most probable candidate under the inner target (greedy decoding), or one drawn in proportion to
 probability at the decoding's temperature; a candidate's probability is that of value and delimiter after the text so
@@ -17,11 +19,16 @@ allowance; its place in that call is decided by the earlier draws of the same pr
 draw nothing, share their calls. The allowance is what is left of `max_new_tokens`, rounded down to eighths.
 
 `logprobs` scores what the guard lets through: unlawful values are taken out of the continuation first, so a score is
-over the remaining tokens and cannot depend on what was hidden; here what the continuation says before a state counts as
-said, too, since the asker wrote both. The perplexity of a guarded bot is therefore meaningless.
+over the remaining tokens and does not depend on the values taken out; here what the continuation says before a state
+counts as said, too, since the asker wrote both. The perplexity of a guarded bot is therefore meaningless.
 
-Voids it: what `state_values` and `value_law` name; the bot's other texts (actions, responses), which this guard does
-not read; a value that an asker guesses and says in the history, which the bot may then confirm.
+Depends on hidden values all the same: that one was hidden; the delimiter after a replacement or a blank; which spans
+are weighed, by their likeness to it; whether it ended within `max_new_tokens`, hence its length; and, after
+`max_copies` replacements, whatever follows.
+
+Voids it: what `state_values` and `value_law` name; prose (`Response: it is ...`), which is not read. An asker who puts
+a guess into the history is not hindered: the guess is then lawful, the bot may confirm it, and its log-probability is
+the bare bot's.
 
 Source: Task-oriented dialogue state extraction, section VI, "value copy mechanism", here enforced instead of trained.
 """
@@ -32,21 +39,32 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hushbot.errors import AuditError
-from hushbot.prompts import STATE_MARKER, read_changes, render_state
+from hushbot.prompts import (
+    ACTIONS_MARKER,
+    DATABASE_MARKER,
+    RESPONSE_MARKER,
+    STATE_MARKER,
+    SYSTEM_MARKER,
+    USER_MARKER,
+    read_changes,
+    render_state,
+)
 from hushbot.protocols import Target
 from hushbot.targets.choosing import draw_uniforms
-from hushbot.targets.guarded import GuardedTarget
-from hushbot.targets.state_values import written_values
-from hushbot.targets.value_law import ValueLaw, read_history
+from hushbot.targets.guarded import GuardedTarget, before_stop, with_layout_stops
+from hushbot.targets.sampler import SamplesUntil, Until
+from hushbot.targets.state_values import leave_out, written_values
+from hushbot.targets.value_law import History, ValueLaw, read_history
 from hushbot.types import Decoding, SlotValue
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MARKERS = (STATE_MARKER, USER_MARKER, SYSTEM_MARKER, DATABASE_MARKER, ACTIONS_MARKER, RESPONSE_MARKER)
 _ALLOWANCES = 8
 _FRAME = "A(b="
 
@@ -63,6 +81,13 @@ class _Unlawful(NamedTuple):
     stop: str
     is_whole: bool
     """Whether it starts in the continuation; the asker may have written its first letters."""
+    section: str
+    """As in `Written`."""
+
+    @property
+    def can_be_left_out(self) -> bool:
+        """Whether it is an entry of a state, of which nothing needs to stay."""
+        return bool(self.slot and self.stop) and self.is_whole and not self.section
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +101,26 @@ class _Row:
     n_copies: int = 0
     n_left: int = 0
     """How many tokens may still follow."""
+    blank: set[tuple[str, str]] = field(default_factory=set)
+    """Domain and slot for which nothing that was said was probable enough."""
+    hidden: set[int] = field(default_factory=set)
+    """Where the delimiters of entries stand whose values were made blank."""
+
+    def end_with(self, value: _Unlawful, chosen: str, *, is_blank: bool) -> None:
+        """Let a text end with something instead of a value and all that follows it."""
+        self.text = self.text[: value.start] + chosen
+        self.hidden = {place for place in self.hidden if place < value.start}
+        if is_blank and value.can_be_left_out:
+            self.hidden.add(value.start)
+
+    def hide(self, value: _Unlawful) -> None:
+        """Make a value blank and keep what follows it."""
+        self.text = self.text[: value.start] + self.text[value.end :]
+        n = value.end - value.start
+        kept = self.hidden.difference(range(value.start, value.end))
+        self.hidden = {place if place < value.start else place - n for place in kept}
+        if value.can_be_left_out:
+            self.hidden.add(value.start)
 
 
 class _Call(NamedTuple):
@@ -124,8 +169,8 @@ class ValueCopyTarget(GuardedTarget):
         Raises:
             AuditError: The inner target failed.
         """
-        call = _Call(max_new_tokens, decoding, seed)
-        drawn = self.inner.sample(prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
+        call = _Call(max_new_tokens, with_layout_stops(decoding), seed)
+        drawn = self._ask([(prompt, "") for prompt in prompts], call, n=n, is_last=self.max_copies == 0)
         if len(drawn) != len(prompts):
             raise AuditError(f"the target answered {len(drawn)} of {len(prompts)} prompts")
         rows = [
@@ -133,14 +178,14 @@ class ValueCopyTarget(GuardedTarget):
             for position, (prompt, texts) in enumerate(zip(prompts, drawn, strict=True))
         ]
         pending = [row for texts in rows for row in texts]
-        for _ in range(self.max_copies):
+        for turn in range(self.max_copies):
             broken = [(row, first) for row in pending if (first := self._first(row)) is not None]
             if not broken:
                 break
             self._replace(broken, call)
             pending = [row for row, _ in broken]
-            self._continue(pending, call)
-        return [[self._certified(row) for row in texts] for texts in rows]
+            self._continue(pending, call, is_last=turn == self.max_copies - 1)
+        return [[before_stop(self._certified(row), decoding.stop) for row in texts] for texts in rows]
 
     def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
         """Return the log-probability of each token that remains of each continuation without its unlawful values.
@@ -159,6 +204,32 @@ class ValueCopyTarget(GuardedTarget):
                 )
         return self.inner.logprobs(prompts, kept)
 
+    def _ask(
+        self,
+        heads: Sequence[tuple[str, str]],
+        call: _Call,
+        *,
+        n: int = 1,
+        is_last: bool,
+        limits: Sequence[int] | None = None,
+    ) -> list[list[str]]:
+        """Let the bot go on after prompts and what it has said; unless it is the last time, no further than needed."""
+        asked = [prompt + said for prompt, said in heads]
+        tokens, decoding, seed = call
+        if not isinstance(self.inner, SamplesUntil):
+            return self.inner.sample(asked, n=n, max_new_tokens=tokens, decoding=decoding, seed=seed)
+        until = Until("" if is_last else ",)", lambda i, text: self._is_broken(*heads[i], text), limits)
+        return self.inner.sample_until(asked, until, n=n, max_new_tokens=tokens, decoding=decoding, seed=seed)
+
+    def _is_broken(self, prompt: str, said: str, text: str) -> bool:
+        """Return whether whatever follows a text will be sampled anew, because a value in it is to be replaced."""
+        first = next(self._unlawful(prompt, said + text), None)
+        if first is None or not first.stop:
+            return False
+        whole = prompt + (said + text)[: first.start]
+        # Only after a marker is a line read the same whatever follows.
+        return whole.startswith(_MARKERS, _last_line(whole))
+
     def _unlawful(self, prompt: str, text: str, *, asked: bool = False) -> Iterator[_Unlawful]:
         """Yield the unlawful values of a continuation; `asked` says that it is the asker's, so what it says counts."""
         start = _last_line(prompt)
@@ -169,21 +240,22 @@ class ValueCopyTarget(GuardedTarget):
             if not line[first : written.end].strip():
                 continue
             said = prompt + text[: text.rfind("\n", 0, first - offset) + 1] if asked else prompt
-            if not self.law.allows(written.domain, written.slot, written.value, read_history(said)):
+            history = _history(said, written.section)
+            if not self.law.allows(written.domain, written.slot, written.value, history):
                 place = (first - offset, written.end - offset, written.stop, written.start >= offset)
-                yield _Unlawful(written.domain, written.slot, written.value, *place)
+                yield _Unlawful(written.domain, written.slot, written.value, *place, written.section)
 
-    def _without(self, prompt: str, text: str, *, asked: bool = True) -> str:
-        """Return a continuation without its unlawful values."""
+    def _without(self, prompt: str, text: str) -> str:
+        """Return an asker's continuation without its unlawful values."""
         # One at a time: two ways of reading a line may find values that overlap.
-        while (value := next(self._unlawful(prompt, text, asked=asked), None)) is not None:
+        while (value := next(self._unlawful(prompt, text, asked=True), None)) is not None:
             text = text[: value.start] + text[value.end :]
         return text
 
     def _first(self, row: _Row) -> _Unlawful | None:
         """Return the first unlawful value that something follows; blank those before it, which nothing does."""
         while (value := next(self._unlawful(row.prompt, row.text), None)) is not None and not value.stop:
-            row.text = row.text[: value.start] + row.text[value.end :]
+            row.hide(value)
         return value
 
     def _replace(self, broken: Sequence[tuple[_Row, _Unlawful]], call: _Call) -> None:
@@ -199,15 +271,19 @@ class ValueCopyTarget(GuardedTarget):
             head = row.text[: value.start]
             n_used = len(next(scores)) if head else 0
             scored = [(text, next(scores)) for text in texts]
-            chosen, n_tokens = self._choose(row, scored, call) or (value.stop, 1)
-            row.text = head + chosen
+            copied = self._choose(row, scored, call)
+            if copied is None:
+                row.blank.add((value.domain, value.slot))
+            chosen, n_tokens = copied or (value.stop, 1)
+            row.end_with(value, chosen, is_blank=copied is None)
             row.n_left = call.max_new_tokens - n_used - n_tokens
             row.n_copies += 1
 
     def _options(self, row: _Row, value: _Unlawful) -> list[str]:
         """Return what may be written instead of a value, each with its delimiter; nothing where it must be blank."""
-        history = read_history(row.prompt)
-        if not value.slot or not value.is_whole or history.is_empty:
+        history = _history(row.prompt, value.section)
+        is_blank = (value.domain, value.slot) in row.blank
+        if is_blank or not value.slot or not value.is_whole or history.is_empty:
             return []
         candidates = self.law.candidates(value.domain, value.slot, value.value, history)
         return [_escaped(candidate) + value.stop for candidate in candidates]
@@ -236,31 +312,36 @@ class ValueCopyTarget(GuardedTarget):
         text, tokens = scored[best]
         return (text, len(tokens)) if math.exp(logs[best]) >= self.min_probability else None
 
-    def _continue(self, rows: Sequence[_Row], call: _Call) -> None:
+    def _continue(self, rows: Sequence[_Row], call: _Call, *, is_last: bool) -> None:
         """Let the inner target go on where a value was replaced."""
-        groups: dict[tuple[int, int], list[_Row]] = defaultdict(list)
+        # Greedy texts draw nothing: they may share a call, and one limit for all if the target knows no other.
+        has_limits = call.is_greedy and isinstance(self.inner, SamplesUntil)
+        groups: dict[tuple[int, int], list[tuple[_Row, int]]] = defaultdict(list)
         for row in rows:
             if row.n_left > 0:
                 step = max(1, call.max_new_tokens // _ALLOWANCES)
                 allowance = row.n_left // step * step or row.n_left
-                groups[0 if call.is_greedy else row.position, allowance].append(row)
-        for (position, allowance), group in groups.items():
-            texts = self.inner.sample(
-                [row.prompt + row.text for row in group],
-                n=1,
-                max_new_tokens=allowance,
-                decoding=call.decoding,
-                seed=_derived(call.seed, f"{position}/{group[0].n_copies}/{allowance}"),
-            )
+                key = (0 if call.is_greedy else row.position, 0 if has_limits else allowance)
+                groups[key].append((row, allowance))
+        for (position, _), group in groups.items():
+            limits = [allowance for _, allowance in group]
+            seed = _derived(call.seed, f"{position}/{group[0][0].n_copies}/{limits[0]}")
+            heads = [(row.prompt, row.text) for row, _ in group]
+            asked = _Call(max(limits), call.decoding, seed)
+            texts = self._ask(heads, asked, is_last=is_last, limits=limits if has_limits else None)
             if [len(drawn) for drawn in texts] != [1] * len(group):
                 raise AuditError(f"the target did not continue each of {len(group)} texts with one text")
-            for row, (text,) in zip(group, texts, strict=True):
+            for (row, _), (text,) in zip(group, texts, strict=True):
                 row.text += text
 
     def _certified(self, row: _Row) -> str:
         """Return a text as it leaves: without what is still unlawful, and read once more by the public reader."""
-        text = self._without(row.prompt, row.text, asked=False)
         line = row.prompt[_last_line(row.prompt) :]
+        self._hide_rest(row)
+        text = leave_out(line + row.text, {len(line) + place for place in row.hidden}, len(line))
+        row.text = text[len(line) :]
+        self._hide_rest(row)
+        text = row.text
         _, marker, state = (line + text).partition(STATE_MARKER)
         changes = read_changes(marker + state).changes if marker else None
         if changes is None:
@@ -272,6 +353,11 @@ class ValueCopyTarget(GuardedTarget):
         )
         return text if is_lawful else ""
 
+    def _hide_rest(self, row: _Row) -> None:
+        # One at a time, as above.
+        while (value := next(self._unlawful(row.prompt, row.text), None)) is not None:
+            row.hide(value)
+
 
 def _last_line(prompt: str) -> int:
     """Return where a prompt's last line starts; a line break after a backslash ends no state."""
@@ -279,6 +365,11 @@ def _last_line(prompt: str) -> int:
     while at > 0 and prompt[at - 1] == "\\":
         at = prompt.rfind("\n", 0, at)
     return at + 1
+
+
+def _history(prompt: str, section: str) -> History:
+    """Return what counts as said where a value stands: a bot acts and answers on what it looked up as well."""
+    return read_history(prompt, with_lookups=section in (ACTIONS_MARKER, RESPONSE_MARKER))
 
 
 def _escaped(value: str) -> str:

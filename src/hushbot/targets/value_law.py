@@ -1,11 +1,12 @@
-"""Which values a bot may write: those that were said, those that the schema lists, and don't-care.
+"""Which values a bot may write: those that were said, those that the schema publishes, and don't-care.
 
-Guarantees: a value is lawful only if it stands in the `User:`, `System:` and `Response:` lines before it, between word
-boundaries, or is one of the `possible_values` of a categorical slot, or says that the user does not care. Upper and
+Guarantees: a value is lawful only if it stands in the `User:`, `System:` and `Response:` lines before it (where the
+bot acts on a lookup, in the `Database:` lines, too), between word boundaries, or is one of the published
+`possible_values` of a categorical slot, or says that the user does not care, or is the `?` of a question. Upper and
 lower case, blanks, hyphens, apostrophes and a missing zero of a time (`9:15`) make no difference. Text in a state
 where no value belongs is held to the same law, except that it may be (the start of) a name or the empty state.
 
-Voids it: a schema whose possible values were collected from private dialogues and called categorical.
+Voids it: a schema whose possible values were collected from private dialogues without being marked so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import cached_property, lru_cache
 
 from rapidfuzz import fuzz, process
 
-from hushbot.prompts import EMPTY_STATE, RESPONSE_MARKER, SYSTEM_MARKER, USER_MARKER, one_line
+from hushbot.prompts import DATABASE_MARKER, EMPTY_STATE, RESPONSE_MARKER, SYSTEM_MARKER, USER_MARKER, one_line
 from hushbot.schema import Schema
 
 _SAID = (USER_MARKER, SYSTEM_MARKER, RESPONSE_MARKER)
@@ -28,6 +29,8 @@ _TIME = re.compile(r"(?<![\w:])(\d:\d\d)(?![\w:])")
 _HYPHENS, _APOSTROPHES = "-\u2010\u2011\u2012\u2013\u2014", "'`\u2018\u2019\u02bc"
 _SIGNS = str.maketrans(dict.fromkeys(_HYPHENS, " ") | dict.fromkeys(_APOSTROPHES, ""))
 _LEAST_SIMILAR = 50.0
+_ASKED = "?"
+"""What an act holds instead of a value: `restaurant-request(area=?)`."""
 DONTCARE = frozenset(("dontcare", "dont care", "do nt care", "do not care", "doesnt care", "does not care"))
 """Normalised spellings."""
 
@@ -43,10 +46,16 @@ def normalise(text: str) -> str:
 
 
 class History:
-    """What was said in a dialogue so far, as a prompt shows it."""
+    """What was said in a dialogue so far, as a prompt shows it.
 
-    def __init__(self, text: str) -> None:
-        lines = (line.partition(":") for line in text.split("\n") if line.startswith(_SAID))
+    Args:
+        text: The prompt.
+        with_lookups: Whether what the database said counts as said.
+    """
+
+    def __init__(self, text: str, *, with_lookups: bool = False) -> None:
+        markers = (*_SAID, DATABASE_MARKER) if with_lookups else _SAID
+        lines = (line.partition(":") for line in text.split("\n") if line.startswith(markers))
         self._lines = [said for _, _, said in lines if said.strip()]
         self._normalised = "\n".join(map(normalise, self._lines))
 
@@ -80,9 +89,9 @@ class History:
 
 
 @lru_cache(maxsize=4096)
-def read_history(text: str) -> History:
-    """Return what was said in a text."""
-    return History(text)
+def read_history(text: str, *, with_lookups: bool = False) -> History:
+    """Return what was said in a text, or said and looked up."""
+    return History(text, with_lookups=with_lookups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +111,7 @@ class ValueLaw:
             return True
         if not slot:
             return bool(normalised) and any(name.startswith(normalised) for name in self._names)
-        return normalised in DONTCARE or normalised in self._listed(domain, slot)
+        return value == _ASKED or normalised in DONTCARE or normalised in self._listed(domain, slot)
 
     def candidates(self, domain: str, slot: str, value: str, history: History) -> list[str]:
         """Return what to write instead: the most similar spans, then the most recent ones, then the schema's values.
@@ -118,14 +127,16 @@ class ValueLaw:
         return list(({key: spans[key] for key in chosen} | listed).values())
 
     def _listed(self, domain: str, slot: str) -> dict[str, str]:
-        return self._values.get((domain.casefold(), slot.casefold()), {})
+        domain, slot = domain.casefold(), slot.casefold()
+        # An act names its domain first: `restaurant-inform`.
+        return self._values.get((domain, slot)) or self._values.get((domain.rpartition("-")[0] or domain, slot), {})
 
     @cached_property
     def _values(self) -> dict[tuple[str, str], dict[str, str]]:
         """The values of categorical slots, normalised and as listed; under no domain, those of all domains."""
         values: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
         for slot in self.schema.slots:
-            if slot.categorical:
+            if slot.categorical and not slot.collected:
                 for domain in (slot.domain.casefold(), ""):
                     values[domain, slot.name.casefold()] |= {normalise(v): v for v in slot.possible_values}
         return dict(values)

@@ -22,6 +22,7 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from hushbot.errors import ConfigError, DataError
+from hushbot.storage import read_json
 from hushbot.tokens import start_token
 from hushbot.training.folders import new_folder
 from hushbot.training.smollm2 import smollm2_dir
@@ -132,13 +133,29 @@ def weights_sha256(folder: Path) -> str:
     return total.hexdigest()
 
 
+def folder_sha256(folder: Path) -> str:
+    """Return one hash over every file of a model's folder: weights, tokenizer and configuration."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+        total.update(path.relative_to(folder).as_posix().encode() + b"\0" + digest)
+    return total.hexdigest()
+
+
+def started_from(folder: Path) -> str | None:
+    """Return the `base_fingerprint` of what a folder's bot was before training; None where the folder does not say."""
+    found = _read_record(Path(folder)).get("started_from")
+    return None if found is None else str(found)
+
+
 def check_start(folder: Path, before: Any) -> None:
     """Check that a model is the one that the bot in a folder was before it was trained.
 
     Raises:
         DataError: It is another one, or the folder does not say what its bot started from.
     """
-    if _read_record(Path(folder)).get("started_from") != base_fingerprint(before):
+    if started_from(folder) != base_fingerprint(before):
         raise DataError(
             f"{folder}: the backbone is not, or not known to be, the one that this bot was trained from, so it is no "
             "control; restore that backbone (pin backbone.revision) or train again"
@@ -186,7 +203,7 @@ def load_tokenizer(source: ModelSource, max_length: int | None) -> Any:
 def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
     """Load an adapter on the base that its configuration, or else the bundled name, points to."""
     _weight_files(folder)
-    config = json.loads((folder / _ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    config = read_json(folder / _ADAPTER_CONFIG)
     where, name = config.get("base_model_name_or_path"), record.get("name")
     if not Path(where or "").is_dir() and name in ("tiny", "smollm2"):
         # The run was made on another machine or in another environment.
@@ -222,8 +239,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_NAME
     if not path.is_file():
         return {}
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
+    return read_json(path)
 
 
 def _weight_files(folder: Path) -> list[Path]:

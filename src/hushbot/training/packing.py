@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from hushbot.errors import DataError
 from hushbot.prompts import STATE_MARKER, USER_MARKER, pieces
-from hushbot.tokens import encode, encode_pieces, start_token
+from hushbot.tokens import encode_pieces, start_token
 from hushbot.training.prefix_attention import Branch, Forest, PrefixLayout, prefix_logits
 from hushbot.types import Example
 
@@ -215,17 +215,15 @@ def losses(model: nn.Module, packs: Sequence[PackedDialogue], *, dense: bool = F
     return torch.stack([part.sum() for part in torch.split(each, [packed.n_supervised for packed in packs])])
 
 
-def shorten_history(lines: Sequence[str], tokenizer: Any, max_length: int) -> tuple[str, ...]:
+def shorten_history(lines: Sequence[str], lengths: Sequence[int], max_length: int) -> tuple[str, ...]:
     """Drop the oldest lines of a history by the rule of training, so that a bot in use reads what it was trained on.
 
     Args:
         lines: One string per utterance, as `prompts.history_lines` has them; or per turn of a running text.
-        tokenizer: A fast transformers tokenizer.
-        max_length: Tokens that start token, history and state marker may have; the last line stays in any case.
+        lengths: How many tokens each has.
+        max_length: Tokens that they may have together; the last line stays in any case.
     """
-    lengths = [len(encode(tokenizer, text)) for text in (*lines, STATE_MARKER)]
-    n_dropped = _n_dropped(lengths[: len(lines) - 1], 1 + sum(lengths), max_length)
-    return tuple(lines[n_dropped:])
+    return tuple(lines[_n_dropped(lengths[:-1], sum(lengths), max_length) :])
 
 
 def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> list[list[_Tokenised]]:

@@ -1,9 +1,9 @@
 """A stack of recipes, applied in the order in which they are named.
 
 Guarantees: exactly one recipe makes the examples, no recipe stands twice, at most one privacy unit is claimed,
-and no recipe of a stack with one looks from one dialogue at another, all checked when the stack is built; a
-rewrite that adds, drops, renames or reorders dialogues is refused, because the split and the privacy unit are
-stated in dialogue ids.
+no recipe of a stack with one looks from one dialogue at another, and a bot that is not trained has guards only, all
+checked when the stack is built; a rewrite that adds, drops, renames or reorders dialogues is refused, because the
+split and the privacy unit are stated in dialogue ids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from hushbot.protocols import Recipe, Target
 from hushbot.schema import Schema
 from hushbot.types import Dialogue, Example
 
-_TURN_LEVEL = {"_target_": "hushbot.recipes.turn_level.TurnLevel"}
+BASE = "base"
+"""What a bot is called that nobody trains."""
+DEFAULT_MAKER = {"_target_": "hushbot.recipes.turn_level.TurnLevel"}
+"""What makes the examples of a stack in which no recipe does."""
+_TRAINING_HOOKS = ("rewrite", "examples", "privatize")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -116,12 +120,44 @@ def build_stack(config: Mapping[str, Any]) -> RecipeStack:
     """Build the recipe stack of a composed configuration; one that makes no examples itself makes one per turn.
 
     Raises:
-        ConfigError: A recipe has a wrong setting, or the stack is senseless.
+        ConfigError: A recipe has a wrong setting, or the stack is senseless: by itself, or because nothing is trained.
     """
-    recipes = tuple(build(node, f"recipe.{key}") for key, node in config["recipe"].items())
+    built = {key: build(node, f"recipe.{key}") for key, node in config["recipe"].items()}
+    if not config.get("fit", True):
+        _refuse_training(config["recipe"], built)
+    recipes = tuple(built.values())
     if not any(recipe.makes_examples for recipe in recipes):
-        recipes = (build(_TURN_LEVEL, "recipe.turn_level"), *recipes)
+        recipes = (build(DEFAULT_MAKER, "recipe.turn_level"), *recipes)
     return RecipeStack(recipes)
+
+
+def stack_name(config: Mapping[str, Any]) -> str:
+    """Return how a recipe stack is spelled; where nothing is trained `base`, with the guards around it."""
+    if config["fit"]:
+        return "+".join(config["recipe"])
+    return "+".join([BASE, *(key for key, node in config["recipe"].items() if not _is_default_maker(node))])
+
+
+def is_for_training(kind: type[Recipe]) -> bool:
+    """Return whether recipes of a class take part in training; one that only guards the trained bot does not."""
+    return kind.makes_examples or any(getattr(kind, hook) is not getattr(Recipe, hook) for hook in _TRAINING_HOOKS)
+
+
+def _refuse_training(nodes: Mapping[str, Any], built: Mapping[str, Recipe]) -> None:
+    training = [
+        key
+        for key, recipe in built.items()
+        if (is_for_training(type(recipe)) or recipe.makes_examples) and not _is_default_maker(nodes[key])
+    ]
+    if training:
+        raise ConfigError(
+            f"recipe={'+'.join(built)}: {', '.join(training)} would harden the training, and with fit=false there is "
+            f"none (`base` says so); leave out base and fit=false, or {' and '.join(training)}"
+        )
+
+
+def _is_default_maker(node: object) -> bool:
+    return isinstance(node, Mapping) and node.get("_target_") == DEFAULT_MAKER["_target_"]
 
 
 def _name(recipe: Recipe) -> str:

@@ -1,11 +1,13 @@
 """One dialogue with some of its values exchanged or taken out, everywhere at once.
 
 Guarantees: what a value becomes is the same wherever it stands: utterances, states and their alternatives, database
-lines, actions, bookings, opening. All of it is done in one pass, so nothing that was put in is exchanged again. Names
-of domains, slots and acts are never touched. Spans follow their text or are dropped; a goal is dropped (None), since it
-would quote the old values. Turns in which nothing stands to be exchanged are the same objects as before.
+lines (where a price may stand as a bare amount), actions, bookings, opening. All of it is done in one pass, so nothing
+that was put in is exchanged again. Names of domains, slots and acts are never touched. Small numbers are exchanged only
+where the caller says that they stand, and in actions where the slot is theirs. Spans follow their text or are dropped;
+a goal is dropped (None), since it would quote the old values. Turns in which nothing stands to be exchanged are the
+same objects as before.
 
-Void for mentions that are no verbatim spelling: "the same place", a first name alone.
+Void for mentions that are no spelling that the finder knows: "the same place".
 """
 
 from __future__ import annotations
@@ -13,12 +15,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
-from hushbot.dialogue_values import ACTION_VALUE, is_void, unescaped
-from hushbot.mentions import Edit, Finder, Mention, article_edit, edited, moved, removal, tidying
-from hushbot.shapes import follow, number_of
 from hushbot.types import Dialogue, DialogueState, SlotValue, Span, Turn
+from hushbot.values.counts import Verdict, last_word, numbers_in, verdict
+from hushbot.values.edits import Edit, article_edit, edited, moved, removal, tidying
+from hushbot.values.finder import Finder, Mention, apart
+from hushbot.values.inflection import forms, inflected
+from hushbot.values.shapes import amount_of, follow, number_of
+from hushbot.values.value import ACTION_VALUE, core_of, is_void, unescaped
+from hushbot.values.words import fold
 
 _FOUND = re.compile(r"(\S+ )(\d+ found.*)", flags=re.DOTALL)
 _SPECIAL = re.compile(r"[\\(),=]")
@@ -50,6 +57,11 @@ class Rewritten(NamedTuple):
             spans = moved(spans, edits, text)
         return spans
 
+    @property
+    def n_changed(self) -> int:
+        """Return how many characters of the text before stood for what was exchanged."""
+        return sum(edit.end - edit.start for edit in self.passes[0][1]) if self.passes else 0
+
 
 @dataclass(frozen=True)
 class Substitution:
@@ -61,20 +73,28 @@ class Substitution:
     """Each spelling in a state or booking -> its value's key."""
     exchanges: Mapping[str, Exchange]
     """By key; a value without one stays."""
+    numbers: Mapping[tuple[int, bool], tuple[Mention, ...]] = field(default_factory=dict)
+    """The small numbers that are values: by turn and whether the system says them."""
     _triplets: dict[tuple[SlotValue, tuple[str, ...]], SlotValue | None] = field(default_factory=dict)
 
     def dialogue(self, dialogue: Dialogue) -> Dialogue:
         """Return the dialogue with all exchanges made."""
-        turns = tuple(self._turn(turn) for turn in dialogue.turns)
-        opening = self.text(dialogue.opening, by_system=True).text
+        turns = tuple(self._turn(i, turn) for i, turn in enumerate(dialogue.turns))
+        opening = self.text(dialogue.opening).text
         if opening == dialogue.opening and all(new is old for new, old in zip(turns, dialogue.turns, strict=True)):
             return dialogue
         return replace(dialogue, turns=turns, opening=opening, goal=None)
 
-    def text(self, text: str, *, by_system: bool = False) -> Rewritten:
-        """Return a text with all exchanges made."""
+    def text(self, text: str, numbers: tuple[Mention, ...] = ()) -> Rewritten:
+        """Return a text with all exchanges made.
+
+        Args:
+            text: Any text.
+            numbers: The small numbers in it that are values.
+        """
         edits: list[Edit] = []
-        for mention in self.finder.find(text, by_system=by_system):
+        found = self.finder.find(text)
+        for mention in apart([*found, *numbers]) if numbers else found:
             exchange = self.exchanges.get(mention.key)
             if exchange is not None:
                 edits += _edits(text, mention, exchange, edits[-1].end if edits else 0)
@@ -85,6 +105,15 @@ class Substitution:
         tidy = edited(made, strays)
         return Rewritten(tidy, ((made, tuple(edits)), (tidy, tuple(strays))))
 
+    def n_changed(self, index: int, turn: Turn) -> int:
+        """Return how many characters of a turn's state, actions and response stand for what is exchanged."""
+        changed = self.text(turn.response or "", self.numbers.get((index, True), ())).n_changed
+        for triplet in turn.state or ():
+            changed += len(triplet.value) if self._value(triplet.value) != triplet.value else 0
+        if "(" not in turn.actions:
+            return changed + self.text(turn.actions).n_changed
+        return changed + sum(self._given(match)[1] for match in ACTION_VALUE.finditer(turn.actions))
+
     def state(self, state: DialogueState) -> DialogueState:
         """Return a state with all exchanges made."""
         new = [self._triplet(triplet) for triplet in state]
@@ -93,13 +122,14 @@ class Substitution:
     def actions(self, actions: str) -> str:
         """Return linear actions with all exchanges made in their values; text that is no action counts as speech."""
         if "(" not in actions:
-            return self.text(actions, by_system=True).text
+            return self.text(actions).text
         made = ACTION_VALUE.sub(self._action, actions)
         # Where the first of several slots went, the next one's comma is left behind the bracket.
         return re.sub(r"(?<!\\)\(,\s*", "(", made) if made != actions else actions
 
-    def _turn(self, turn: Turn) -> Turn:
-        user, response = self.text(turn.user), self.text(turn.response or "", by_system=True)
+    def _turn(self, index: int, turn: Turn) -> Turn:
+        user = self.text(turn.user, self.numbers.get((index, False), ()))
+        response = self.text(turn.response or "", self.numbers.get((index, True), ()))
         state = None if turn.state is None else self.state(turn.state)
         booked = tuple(issued for issued in map(self._triplet, turn.booked) if issued is not None)
         new = Turn(
@@ -129,8 +159,8 @@ class Substitution:
         if first is None:
             return None
         # Spellings of one value become one value, so few alternatives are left.
-        spelled = {first.casefold(): first}
-        alternatives = [other for other in others if other and spelled.setdefault(other.casefold(), other) is other]
+        spelled = {core_of(first): first}
+        alternatives = [other for other in others if other and spelled.setdefault(core_of(other), other) is other]
         return SlotValue(triplet.domain, triplet.slot, first, tuple(a for a in alternatives if a != first))
 
     def _value(self, value: str) -> str | None:
@@ -139,50 +169,74 @@ class Substitution:
             return value
         if exchange.new is None:
             return None
-        new = follow(exchange.new, exchange.original, value)
+        new = written(exchange, value)
         return next((choice for choice in exchange.choices if choice.casefold() == new.casefold()), new)
 
     def _action(self, match: re.Match[str]) -> str:
-        old = unescaped(match["value"])
-        new = old if self._is_other_number(match["slot"], old) else self.text(old, by_system=True).text
-        if new == old:
+        new, n_changed = self._given(match)
+        if not n_changed:
             return match[0]
         new = "|".join(part for part in new.split("|") if part.strip())
         if not new:
             return match["lead"] if match["lead"] == "(" else ""
         return f"{match['lead']}{match['slot']}={_SPECIAL.sub(_backslashed, new)}"
 
+    def _given(self, match: re.Match[str]) -> tuple[str, int]:
+        """Return the new value of an action's slot, and how many characters of the old one are exchanged."""
+        old = unescaped(match["value"])
+        if (number := number_of(old)) is None:
+            made = self.text(old)
+            return made.text, made.n_changed
+        # Another slot's number is none of those that the state holds, such as a count of results.
+        exchange = self.exchanges.get(number)
+        if exchange is None or exchange.new is None or last_word(unescaped(match["slot"])) not in exchange.slots:
+            return old, 0
+        return written(exchange, old), len(old)
+
     def _found(self, part: str) -> str:
         match = _FOUND.fullmatch(part)
         domain, rest = ("", part) if match is None else (match[1], match[2])
-        return domain + self.text(rest, by_system=True).text
+        items = rest.split(", ")
+        for i, item in enumerate(items[1:] if match else items, start=1 if match else 0):
+            items[i] = self._amounts.get(item.strip(), item)
+        rest = ", ".join(items)
+        return domain + self.text(rest, self._counted(rest)).text
 
-    def _is_other_number(self, slot: str, value: str) -> bool:
-        """Say whether an action's small number is none of those that the state holds, such as a count of results."""
-        number = number_of(value)
-        exchange = None if number is None else self.exchanges.get(number)
-        return exchange is not None and last_word(slot) not in exchange.slots
+    @cached_property
+    def _amounts(self) -> dict[str, str]:
+        """The amounts of exchanged prices, as database lines have them without a currency."""
+        pairs = [(amount_of(x.original), amount_of(x.new or "")) for x in self.exchanges.values()]
+        return {old: new for old, new in pairs if old is not None and new is not None}
+
+    def _counted(self, text: str) -> tuple[Mention, ...]:
+        found = []
+        for number in numbers_in(text) if self.numbers else ():
+            exchange = self.exchanges.get(number.digits)
+            if exchange is not None and verdict(text, number, exchange.slots, ()) is Verdict.OWN:
+                found.append(Mention(number.start, number.end, number.digits))
+        return tuple(found)
 
 
-def last_word(slot: str) -> str:
-    """Return what a slot's name ends with: states say `book people` where actions say `people`."""
-    return re.split(r"[\s_]", slot.strip())[-1].casefold()
+def written(exchange: Exchange, occurrence: str) -> str:
+    """Return what takes the place of an occurrence of a value: in its case, its spelling and its number."""
+    new = exchange.new or ""
+    kind = forms(fold(exchange.original)).get(fold(occurrence)) if exchange.choices else None
+    if kind is not None and (changed := inflected(new, kind)) is not None:
+        return follow(changed, exchange.original, occurrence)
+    return follow(new, exchange.original, occurrence)
 
 
-def contents(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
-    """Yield every text that may hold a value, and whether the system says it; no names of domains, slots and acts.
-
-    Small numbers as values of actions are left out: there, only the slot tells what they count.
-    """
-    yield dialogue.opening, True
+def contents(dialogue: Dialogue) -> Iterator[str]:
+    """Yield every text that may hold a value; no names of domains, slots and acts. Texts may come twice."""
+    yield dialogue.opening
     for turn in dialogue.turns:
-        yield turn.user, False
-        yield turn.response or "", True
-        yield from ((value, False) for triplet in (*(turn.state or ()), *turn.booked) for value in triplet.values)
-        yield from ((text, True) for text in _action_texts(turn.actions) if number_of(text) is None)
+        yield turn.user
+        yield turn.response or ""
+        yield from (value for triplet in (*(turn.state or ()), *turn.booked) for value in triplet.values)
+        yield from _action_texts(turn.actions)
         for part in turn.database.split("; "):
             match = _FOUND.fullmatch(part)
-            yield (part if match is None else match[2]), True
+            yield part if match is None else match[2]
 
 
 def _action_texts(actions: str) -> list[str]:
@@ -195,7 +249,7 @@ def _edits(text: str, mention: Mention, exchange: Exchange, free_from: int) -> l
     if exchange.new is None:
         edit = removal(text, mention.start, mention.end)
         return [edit._replace(start=max(edit.start, free_from))]
-    new = follow(exchange.new, exchange.original, text[mention.start : mention.end])
+    new = written(exchange, text[mention.start : mention.end])
     article = article_edit(text, mention.start, new)
     before = [article] if article is not None and article.start >= free_from else []
     return [*before, Edit(mention.start, mention.end, new)]

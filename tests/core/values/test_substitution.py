@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hushbot.dialogue_values import finder_of, values_of
-from hushbot.substitution import Exchange, Substitution
 from hushbot.types import Dialogue, SlotValue, Span, Turn
+from hushbot.values.finder import Finder, Mention
+from hushbot.values.substitution import Exchange, Substitution
+from hushbot.values.value import finder_of, values_of
 
 WOK = SlotValue("inn", "name", "golden wok", alternatives=("Golden Wok", "the wok"))
 PEOPLE = SlotValue("inn", "book people", "3")
@@ -42,7 +43,8 @@ def exchanged(**new: str | None) -> Dialogue:
         for name, text in new.items()
     }
     owners = {text: value.key for value in values.values() for text in value.texts}
-    return Substitution(finder_of(values.values()), owners, exchanges).dialogue(DIALOGUE)
+    numbers = {(1, False): (Mention(4, 5, "3"),), (1, True): (Mention(22, 23, "3"),)}
+    return Substitution(finder_of(values.values()), owners, exchanges, numbers).dialogue(DIALOGUE)
 
 
 def test_a_value_becomes_the_same_everywhere() -> None:
@@ -99,3 +101,31 @@ def test_a_slot_goes_with_its_comma(actions: str) -> None:
     owners = {text: value.key for value in values for text in value.texts}
     gone = Substitution(finder_of(values), owners, {"goldenwok": Exchange("golden wok", None)})
     assert gone.actions(actions) == "inn-offer(area=north)"
+
+
+def test_an_amount_in_a_database_line_follows_its_price() -> None:
+    turn = Turn("pay $20", frozenset({SlotValue("bank", "amount", "$20")}), "bank 1 found, 20, 200", response="20 left")
+    dialogue = Dialogue("d", (turn,))
+    new = Substitution(finder_of(values_of(dialogue)), {"$20": "$20"}, {"$20": Exchange("$20", "$35")}).dialogue(
+        dialogue
+    )
+    assert new.turns[0].user == "pay $35"
+    assert new.turns[0].database == "bank 1 found, 35, 200"
+
+
+def test_inflected_options_are_inflected_again() -> None:
+    kinds = {"museum": Exchange("museum", "college", ("college", "museum"))}
+    made = Substitution(Finder({"museum": "museum", "museums": "museum"}), {}, kinds)
+    rewritten = made.text("23 Museums, a museum")
+    assert rewritten.text == "23 Colleges, a college"
+    assert rewritten.n_changed == len("Museums") + len("museum")
+
+
+def test_what_changes_in_a_turn_is_counted_where_it_stands() -> None:
+    values = {value.key: value for value in values_of(DIALOGUE)}
+    owners = {text: value.key for value in values.values() for text in value.texts}
+    exchanges = {"3": Exchange("3", "5", (), frozenset({"people"}))}
+    numbers = {(1, True): (Mention(22, 23, "3"),)}
+    made = Substitution(finder_of(values.values()), owners, exchanges, numbers)
+    # `people=3` in the state and in the actions, `for 3` in the response; `count=3` and `i found 3` are others.
+    assert made.n_changed(1, DIALOGUE.turns[1]) == 3

@@ -82,6 +82,37 @@ def redated(date: str, like: str) -> str | None:
     return _WORD.sub(other, like)
 
 
+def day_of(text: str) -> tuple[int, int] | None:
+    """Return the month and the day that a date names, counted from 1; None unless it names both, in words.
+
+    >>> day_of("Monday, 5th of March"), day_of("the 5th")
+    ((3, 5), None)
+    """
+    words = [word.casefold() for word in _WORD.findall(text)]
+    months = [word for word in words if word in MONTHS]
+    days = [
+        int(re.sub(r"\D", "", word)) for word in words if _DAY.fullmatch(word) or (word.isdigit() and len(word) < 3)
+    ]
+    is_plain = is_date(text) and len(months) == len(days) == 1
+    return (MONTHS.index(months[0]) + 1, days[0]) if is_plain else None
+
+
+def dated(text: str, month: int, day: int, rng: random.Random) -> str:
+    """Write another day in the words of a date that names a month and a day; its day of the week is drawn."""
+
+    def other(match: re.Match[str]) -> str:
+        word = match[0].casefold()
+        if word in MONTHS:
+            return _capital_as(match[0], MONTHS[month - 1])
+        if _DAY.fullmatch(word):
+            return f"{day}{_ending(day)}"
+        if word in WEEKDAYS:
+            return _capital_as(match[0], rng.choice([name for name in WEEKDAYS if name != word]))
+        return str(day) if word.isdigit() and len(word) < 3 else match[0]
+
+    return _WORD.sub(other, text)
+
+
 def _ending(number: int) -> str:
     return "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 

@@ -18,8 +18,9 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from hushbot.clock import minutes_of, respell
-from hushbot.dates import is_date, other_date, redated
+from hushbot.values.clock import is_dotted, minutes_of, respell
+from hushbot.values.dates import is_date, other_date, redated
+from hushbot.values.words import KINDS, STOP, NewWords
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -27,15 +28,6 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 # fmt: off
-INVENTED = _words(
-    "abrisk arvolet astrim balquin bendora birvane brelloc brimtas calvort cendrip corvane crellis dalmeric dorvil "
-    "drunmoor elbrask envoril farbeck fendral ferlow galdrim gorvath grelton halvick hembric hollent ilvane irmock "
-    "jarvolt jendrik jolmare kalbrin kelvorn kindrel lambrec leftor lorvane malbeck merdrin mistrel nalvik nerbold "
-    "norvash olbrec onvale orlick palvend pendrasc pirmole quelbin quorvan ralmick renvold rilbane salvork sendrel "
-    "silmarn tarvost tendrick tolmare ulbrand umvole urdrick valmeck vendril vorsham walbrec wendorf wilmarn "
-    "yalvine yendrol yormack zalbrin zendoc zilvare"
-)
-"""Words that mean nothing and stand in no corpus."""
 NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 NAME_SLOTS = frozenset(_words(
     "name title guest patient doctor person receiver recipient contact venue place track album artist song "
@@ -47,13 +39,9 @@ _SLOT_SHAPES = {
     "post": "postcode", "zip": "postcode", "reference": "code", "ref": "code", "id": "code", "trainid": "code",
     "address": "address", "addr": "address", "street": "address",
 }
-_KEPT = frozenset(_words(
-    "a and the of in at on by to for with from near dr mr mrs ms prof st road street lane avenue close drive way walk "
-    "square court boulevard terrace gardens s no"
-))
-"""Words that say what a value is rather than which one."""
 # fmt: on
-_RUN = re.compile(r"[^\W\d_]+|\d+")
+_RUN = re.compile(r"(?:[^\W\d_][\u0300-\u036f]*)+|\d+")
+_KEPT = STOP | KINDS
 _ORDINAL = re.compile(r"(\d{1,2})(st|nd|rd|th)?", flags=re.IGNORECASE)
 _PRICE = re.compile(r"[$£€]\s?\d[\d.,]*|\d[\d.,]*\s?(?:gbp|usd|eur|pounds?|dollars?|euros?|bucks)", flags=re.IGNORECASE)
 _AMOUNT = re.compile(r"\d[\d.,]*\d|\d")
@@ -61,6 +49,8 @@ _POSTCODE = re.compile(r"[a-z]{1,2}\d{1,2}[a-z]?\s?\d?[a-z]{2}", flags=re.IGNORE
 _PHONE = re.compile(r"\+?[\d\s()-]{7,}")
 _WITH_CLOCK = re.compile(r"\d{1,2}:\d\d")
 _QUANTITY = re.compile(r"\d+(?:\.\d+)?(?:\s(?:minutes?|hours?|days?|nights?|miles?|stars?|people|km|percent))?")
+_ARTICLE = re.compile(r"the\s+(?=\S)", flags=re.IGNORECASE)
+_POSSESSIVE_END = re.compile(r"\s?['\u2019`]\s?s$", flags=re.IGNORECASE)
 _TIME_WORDS = ("time", "arrive", "arriveby", "leave", "leaveat")
 _MORE_WORDS = ("early", "late", "around noon", "after lunch", "in the evening", "before dawn")
 _N_TRIES = 64
@@ -89,15 +79,27 @@ def shape_of(value: str, slot: str = "") -> str:
     return _coded_shape(text, named) or ("name" if NAME_SLOTS.intersection(words) else "words")
 
 
-def like(value: str, slot: str, rng: random.Random) -> str:
-    """Return another value of the same shape, drawn from the generator alone."""
+def like(
+    value: str, slot: str, rng: random.Random, words: NewWords | None = None, *, keeps: frozenset[str] = _KEPT
+) -> str:
+    """Return another value of the same shape, drawn from the generator alone.
+
+    Args:
+        value: A value.
+        slot: The name of its slot.
+        rng: What is drawn from.
+        words: Which words take the place of which; new ones unless given.
+        keeps: Words that stay, in small letters.
+    """
     make = _MAKERS[shape_of(value, slot)]
+    words = words or NewWords(rng)
     for _ in range(_N_TRIES):
-        made = make(value, rng)
+        made = make(value, rng, words, keeps)
         if made.casefold() != value.casefold():
             return made
-    # Nothing but signs that have no like, or words that all say what a value is.
-    return next(word for word in rng.sample(INVENTED, 2) if word != value.casefold())
+        keeps = keeps & STOP if keeps - STOP else frozenset()
+    # Nothing but signs that have no like, or function words.
+    return words.word("value" + value)
 
 
 @lru_cache(maxsize=16384)
@@ -117,12 +119,37 @@ def follow(replacement: str, original: str, occurrence: str) -> str:
         is_word = occurrence.strip().casefold() in NUMBER_WORDS and int(digits) in range(1, len(NUMBER_WORDS) + 1)
         replacement = NUMBER_WORDS[int(digits) - 1] if is_word else digits
     before, after = minutes_of(original), minutes_of(replacement)
-    if before is not None and after is not None and minutes_of(occurrence) is not None:
+    if before is not None and after is not None and (minutes_of(occurrence) is not None or is_dotted(occurrence)):
         return respell(after, occurrence, before)
     if is_date(replacement) and is_date(occurrence):
         return redated(replacement, occurrence) or replacement
     if _PRICE.fullmatch(replacement) and _PRICE.fullmatch(occurrence) and (amount := _AMOUNT.search(replacement)):
         return _AMOUNT.sub(amount[0], occurrence)
+    return _as_long(replacement, original, occurrence)
+
+
+def bare(text: str) -> str:
+    """Return a text without the article before and the possessive after it.
+
+    >>> bare("The Mill 's")
+    'Mill'
+    """
+    return _POSSESSIVE_END.sub("", _ARTICLE.sub("", text.strip())) or text
+
+
+def amount_of(text: str) -> str | None:
+    """Return the digits of a price, else None."""
+    found = _AMOUNT.search(text) if _PRICE.fullmatch(text.strip()) else None
+    return found and found[0]
+
+
+def _as_long(replacement: str, original: str, occurrence: str) -> str:
+    """Write a replacement with or without an article and a possessive, as an occurrence of the original has them."""
+    if _ARTICLE.match(original) or _ARTICLE.match(occurrence) or _POSSESSIVE_END.search(original):
+        article = _ARTICLE.match(occurrence)
+        ending = _POSSESSIVE_END.search(occurrence)
+        written = in_case_of(bare(occurrence), bare(replacement))
+        return (article[0] if article else "") + written + (ending[0] if ending else "")
     return in_case_of(occurrence, replacement)
 
 
@@ -146,32 +173,31 @@ def _is_measured(text: str) -> bool:
     return bool(_QUANTITY.fullmatch(text)) and not text.isdigit()
 
 
-def _time(value: str, rng: random.Random) -> str:
+def _time(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
     minutes = minutes_of(value)
     if minutes is not None:
         step = next(step for step in (15, 5, 1) if minutes % step == 0)
         return respell(rng.randrange(7 * 60, 22 * 60, step), value, minutes)
     if _WITH_CLOCK.search(value):
         hours = (1, 5) if "afternoon" in value else (5, 11) if "evening" in value or "night" in value else (7, 12)
-        clock = f"{rng.randrange(*hours)}:{rng.choice(('00', '15', '30', '45'))}"
-        return _WITH_CLOCK.sub(clock, value, count=1)
+        return _WITH_CLOCK.sub(lambda _: f"{rng.randrange(*hours)}:{rng.choice(('00', '15', '30', '45'))}", value)
     if any(c.isdigit() for c in value):
         hours = (7, 21) if value.strip().isdigit() else (1, 11)
-        return re.sub(r"\d{1,2}", lambda _: str(rng.randint(*hours)), value, count=1)
+        return re.sub(r"\d{1,2}", lambda _: str(rng.randint(*hours)), value)
     return rng.choice(_MORE_WORDS)
 
 
-def _code(value: str, rng: random.Random) -> str:
+def _code(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
     return "".join(_other_character(c, rng) for c in value)
 
 
-def _phone(value: str, rng: random.Random) -> str:
+def _phone(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
     # A leading zero is the trunk prefix: it tells nobody apart, and a number without it is none.
     first = next((i for i, c in enumerate(value) if c.isdigit()), -1)
     return "".join(c if i == first and c == "0" else _other_character(c, rng) for i, c in enumerate(value))
 
 
-def _number(value: str, rng: random.Random) -> str:
+def _number(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
     if value.strip().casefold() in NUMBER_WORDS:
         return in_case_of(value, rng.choice(NUMBER_WORDS[1:]))
     return re.sub(r"\d+", lambda match: _digits(match[0], rng), value)
@@ -182,31 +208,33 @@ def _digits(run: str, rng: random.Random) -> str:
     return first + "".join(rng.choice("0123456789") for _ in run[1:])
 
 
-def _email(value: str, rng: random.Random) -> str:
+def _email(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
     local, at, host = value.partition("@")
     name, dot, top = host.rpartition(".")
-    return (
-        _reworded(local, rng, keep=False) + at + _reworded(name or top, rng, keep=False) + (dot + top if name else "")
-    )
+    made = _reworded(local, rng, words, frozenset()) + at + _reworded(name or top, rng, words, frozenset())
+    return made + (dot + top if name else "")
 
 
-def _name(value: str, rng: random.Random) -> str:
-    made = _reworded(value, rng, keep=True)
-    return made if made != value else _reworded(value, rng, keep=False)
+def _name(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
+    return _reworded(value, rng, words, keeps)
 
 
-def _reworded(value: str, rng: random.Random, *, keep: bool) -> str:
+def _date(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
+    return other_date(value, rng)
+
+
+def _reworded(value: str, rng: random.Random, words: NewWords, keeps: frozenset[str]) -> str:
     """Exchange each run of letters or digits; short runs and short capitals letter by letter."""
 
     def other(match: re.Match[str]) -> str:
         run = match[0]
-        if keep and run.casefold() in _KEPT:
+        if run.casefold() in keeps:
             return run
         if run[0].isdigit():
             return _digits(run, rng)
-        if len(run) <= 2 or (run.isupper() and len(run) <= 4):
+        if run.isupper() and 2 < len(run) <= 4:
             return "".join(_other_character(c, rng) for c in run)
-        return in_case_of(run, rng.choice(INVENTED))
+        return in_case_of(run, words.word(run))
 
     return _RUN.sub(other, value)
 
@@ -235,10 +263,10 @@ def in_case_of(occurrence: str, text: str) -> str:
     return text[0].upper() + text[1:] if letters[0].isupper() and occurrence[0].isupper() else text
 
 
-_MAKERS: dict[str, Callable[[str, random.Random], str]] = {
+_MAKERS: dict[str, Callable[[str, random.Random, NewWords, frozenset[str]], str]] = {
     "email": _email,
     "time": _time,
-    "date": other_date,
+    "date": _date,
     "price": _number,
     "phone": _phone,
     "number": _number,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hushbot.dialogue_values import Entry, action_values, finder_of, key_of, values_of
 from hushbot.types import Dialogue, SlotValue, Span, Turn
+from hushbot.values.value import Entry, action_values, finder_of, key_of, values_of
 
 
 def state(*triplets: tuple[str, str, str]) -> frozenset[SlotValue]:
@@ -69,3 +69,42 @@ def test_likely_spellings_give_way_to_sure_ones() -> None:
     assert finder_of(values_of(values("17:45"))).keys("at 5:45") == {"17:45"}
     assert finder_of(values_of(values("17:45", "05:45"))).keys("at 5:45") == {"05:45"}
     assert finder_of(values_of(values("17:45")), sure=True).keys("at 5:45") == frozenset()
+
+
+def test_articles_accents_and_possessives_make_no_other_value() -> None:
+    keys = {key_of(text) for text in ("The University Arms", "university arms", "University Arms 's")}
+    assert keys == {"universityarms"}
+    assert key_of("Café Uno") == key_of("Cafe\u0301 uno") == "cafeuno"
+    assert key_of("christ's college") == key_of("christ college")
+    assert key_of("the station") == "thestation", "without its article it could be any"
+    assert key_of("$18") == key_of("18 dollars") == "$18"
+
+
+def test_near_spellings_in_one_slot_are_one_value_and_in_two_slots_are_not() -> None:
+    def keys(*slots: str) -> list[str]:
+        names = ("huntingdon marriott hotel", "huntingdon marriot hotel")
+        turns = (Turn("", state(("inn", slot, name))) for slot, name in zip(slots, names, strict=True))
+        return [value.key for value in values_of(Dialogue("d", tuple(turns)))]
+
+    assert keys("name", "name") == ["huntingdonmarriothotel"]
+    assert len(keys("name", "place name")) == 2
+
+
+def test_numbered_names_are_never_near() -> None:
+    turns = (Turn("", state(("inn", "name", f"long street station {n}"))) for n in (1, 2))
+    assert len(values_of(Dialogue("d", tuple(turns)))) == 2
+
+
+def test_alternatives_that_are_named_side_by_side_are_two_values() -> None:
+    either = SlotValue("inn", "type", "hotel", alternatives=("guesthouse",))
+    one = Dialogue("d", (Turn("somewhere to stay", frozenset({either})),))
+    two = Dialogue("d", (Turn("a hotel or a guesthouse", frozenset({either})),))
+    assert [list(value.texts) for value in values_of(one)] == [["hotel", "guesthouse"]]
+    assert [list(value.texts) for value in values_of(two)] == [["guesthouse"], ["hotel"]]
+
+
+def test_a_span_joins_what_the_state_holds_as_two() -> None:
+    held = state(("inn", "name", "university arms hotel"), ("taxi", "to", "the old arms"))
+    turn = Turn("the old arms please", held, user_spans=(Span("inn", "name", "the old arms", 0, 12),))
+    (value,) = values_of(Dialogue("d", (turn,)))
+    assert sorted(value.texts) == ["the old arms", "university arms hotel"]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hushbot.dates import is_date, other_date, redated
+from hushbot.values.dates import dated, day_of, is_date, other_date, redated
 
 DATES = ["march 11th", "11th of March", "the 10th", "next wednesday", "today", "day after tomorrow", "2019-03-08"]
 
@@ -45,3 +45,12 @@ def test_a_date_is_written_in_the_words_of_another(date: str, like: str, written
 
 def test_a_month_that_is_not_given_is_another_and_always_the_same() -> None:
     assert redated("the 5th", "March 11th") == redated("the 5th", "March 11th") == "September 5th"
+
+
+def test_a_day_is_read_and_written_in_the_words_of_a_date() -> None:
+    dates = ("March 5th", "Monday, 5 march", "the 5th", "friday", "march", "2019-03-05", "5th and 6th of march")
+    assert [day_of(text) for text in dates] == [(3, 5), (3, 5), None, None, None, None, None]
+    written = dated("Monday, 5th of March", 11, 22, random.Random(1))
+    assert day_of(written) == (11, 22)
+    assert written.endswith("day, 22nd of November")
+    assert not written.startswith("Monday")

@@ -1,7 +1,8 @@
 """Which values may stand in a slot: the schema's possible values and, where asked for, those of given states.
 
 Guarantees: a value of a categorical slot is only ever offered possible values of all the categorical slots that hold
-it. Without dialogues, nothing but the schema is looked at.
+it. Without dialogues, nothing but the schema is looked at, and of the schema only what is published: lists that were
+collected from dialogues count as none.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hushbot.dialogue_values import Value, is_void
 from hushbot.schema import Schema, Slot
 from hushbot.types import Dialogue
+from hushbot.values.value import Value, is_void
 
 SlotName = tuple[str, str]
 
@@ -36,7 +37,7 @@ class ValueLists:
             for triplet in {triplet for turn in dialogue.turns for triplet in turn.state or ()}:
                 if not is_void(triplet.value):
                     found[triplet.domain, triplet.slot].add(triplet.value)
-        slots = {(slot.domain, slot.name): slot for slot in schema.slots}
+        slots = {(slot.domain, slot.name): slot for slot in schema.slots if not slot.collected}
         return cls(slots, {slot: sorted(values) for slot, values in found.items()})
 
     def is_categorical(self, value: Value) -> bool:

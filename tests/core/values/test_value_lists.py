@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hushbot.dialogue_values import Entry, Value
 from hushbot.schema import Schema, Slot
 from hushbot.types import Dialogue, SlotValue, Turn
-from hushbot.value_lists import ValueLists
+from hushbot.values.value import Entry, Value
+from hushbot.values.value_lists import ValueLists
 
 SCHEMA = Schema.of(
     [
@@ -48,3 +48,15 @@ def test_given_dialogues_are_the_pool_of_their_slots() -> None:
     lists = ValueLists.of(SCHEMA, [Dialogue("d", (Turn("", held),))])
     assert lists.candidates(value("curry garden", "name")) == ["hakka"]
     assert lists.candidates(value("08:00", "time")) == []
+
+
+def test_lists_that_were_collected_from_dialogues_count_as_none() -> None:
+    schema = Schema.of(
+        [
+            Slot("inn", "stars", categorical=True, possible_values=("1", "2"), collected=True),
+            Slot("inn", "name", possible_values=("golden wok", "pizza hut"), collected=True),
+        ]
+    )
+    lists = ValueLists.of(schema)
+    assert not lists.is_categorical(value("2", "stars"))
+    assert lists.candidates(value("curry garden", "name")) == ()

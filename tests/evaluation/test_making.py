@@ -1,0 +1,179 @@
+"""From a configuration to a bot: trained, taken over from a neighbour, or left as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hushbot.composition import compose
+from hushbot.corpora.corpus import Corpus
+from hushbot.corpora.split import SplitReport
+from hushbot.evaluation import making, suite
+from hushbot.evaluation.experiment import Experiment
+from hushbot.run import RunDirectory
+from hushbot.schema import Schema, Slot
+from hushbot.training import fit as training
+from hushbot.training.fit import TrainerSettings
+from hushbot.training.model_folder import folder_sha256
+from hushbot.training.stack import stack_name
+from hushbot.types import AuditReport, AuditSplit
+
+Make = Callable[..., AuditReport]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by one with every bot that is trained."""
+    done: list[int] = []
+    fit = training.fit
+
+    def counted(*given: Any, **named: Any) -> Any:
+        done.append(1)
+        return fit(*given, **named)
+
+    monkeypatch.setattr(training, "fit", counted)
+    return done
+
+
+@pytest.fixture
+def make(synthetic_split: AuditSplit, synthetic_schema: Schema, tmp_path: Path) -> Make:
+    """Return what makes a bot in a run directory of a name and returns the report that is then on disk."""
+    split = AuditSplit(
+        synthetic_split.members[:3],
+        synthetic_split.nonmembers[:3],
+        synthetic_split.calibration[:1],
+        synthetic_split.controls[:1],
+    )
+    dialogues = (*split.members, *split.nonmembers, *split.calibration, *split.controls)
+
+    def run(name: str, *overrides: str, schema: Schema = synthetic_schema) -> AuditReport:
+        config = compose(
+            "train", ["trainer.accelerator=cpu", "trainer.progress_bar=false", "trainer.max_epochs=1", *overrides]
+        )
+        experiment = Experiment(
+            config=config,
+            name=stack_name(config),
+            corpus=Corpus(dialogues, schema, "synthetic"),
+            drawn=SplitReport(split),
+            attacks={},
+            trackers={},
+            seed=0,
+            reveal=False,
+        )
+        with suite.open_run(experiment, tmp_path / name) as directory:
+            report = suite.start_report(experiment, directory)
+            target, report = making.make_bot(experiment, config, directory, report, lambda _: None)
+            assert target is not None
+        assert RunDirectory.open(tmp_path / name).read_report() == report
+        assert report.run.model_sha256 == folder_sha256(tmp_path / name / "model")
+        return report
+
+    return run
+
+
+def test_an_arm_with_another_guard_and_other_utility_takes_the_model_over(
+    make: Make, trained: list[int], tmp_path: Path
+) -> None:
+    first = make("first", "recipe=turn_level+value_copy", "recipe.value_copy.max_words=1")
+    second = make("second", "recipe=value_copy", "utility.max_dialogues=3", "trainer.keep_checkpoints=true")
+    assert len(trained) == 1
+    assert second.run.weights_sha256 == first.run.weights_sha256
+    assert second.run.seconds["train"] == first.run.seconds["train"]
+    assert (second.run.trained_on, second.run.tokens_trained) == ("cpu", first.run.tokens_trained)
+    (shared,) = [note for note in second.notes if first.run.id in note]
+    assert shared == (
+        f"this bot has the weights of run {first.run.id}, which differs only in what comes after training; "
+        "the seconds and tokens of that training count once, and stand in both reports"
+    )
+    # A guard's note is of its own settings: the twin's, of one word, is not repeated.
+    assert len([note for note in second.notes if note.startswith("value_copy: ")]) == 1
+    assert first.notes != second.notes
+
+
+def test_threads_may_be_asked_for_or_be_torchs_choice(make: Make, trained: list[int]) -> None:
+    n_threads = torch.get_num_threads()
+    other = n_threads + 1
+    make("default")
+    make("asked", f"trainer.num_threads={n_threads}", "recipe=value_copy")
+    assert len(trained) == 1
+    first = make("other", f"trainer.num_threads={other}")
+    assert len(trained) == 2
+    second = make("other_too", f"trainer.num_threads={other}", "recipe=value_copy")
+    assert len(trained) == 2
+    assert first.run.versions["threads"] == second.run.versions["threads"] == str(other)
+
+
+def test_a_twin_that_started_from_other_weights_is_not_taken_over(
+    make: Make, trained: list[int], tmp_path: Path
+) -> None:
+    make("first")
+    record = tmp_path / "first" / "model" / "hushbot_backbone.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"started_from": "older weights of that name"}))
+    first = RunDirectory.open(tmp_path / "first")
+    report = first.read_report()
+    run = report.run.model_copy(update={"model_sha256": folder_sha256(first.model)})
+    first.write_report(report.model_copy(update={"run": run}))
+    second = make("second", "recipe=value_copy")  # which would else be refused by its base control, again and again
+    assert len(trained) == 2
+    assert not any("the weights of run" in note for note in second.notes)
+
+
+def test_another_schema_is_another_model(make: Make, trained: list[int]) -> None:
+    make("first")
+    # The dialogues and so their hash are the same.
+    make("second", "recipe=value_copy", schema=Schema((Slot("hotel", "stars"),)))
+    assert len(trained) == 2
+
+
+def test_a_model_that_cannot_be_copied_is_trained(
+    make: Make, trained: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("first")
+
+    def broken(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(making, "copy_model", broken)
+    make("second", "recipe=value_copy")
+    assert len(trained) == 2
+
+
+def test_a_guarded_base_says_what_its_guard_does(make: Make, trained: list[int]) -> None:
+    report = make("base", "recipe=base+value_copy")
+    assert trained == []
+    assert report.recipe.stack == ["base", "value_copy"]
+    assert [note.split(" of ")[0].split(": ")[0] for note in report.notes] == ["value_copy"]
+    assert (report.run.trained_on, report.run.tokens_trained) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("turn_level", "training examples lost their oldest history to fit the 120 tokens of backbone.max_length"),
+        ("dialogue_level", "dialogues do not fit the 120 tokens of backbone.max_length: they are learnt in windows"),
+    ],
+)
+def test_what_is_too_long_is_told_as_the_layout_treats_it(make: Make, recipe: str, said: str) -> None:
+    report = make("run", f"recipe={recipe}", "trainer.max_epochs=0", "backbone.max_length=120")
+    (note,) = [note for note in report.notes if "backbone.max_length" in note]
+    assert said in note
+    assert int(note.split()[0]) > 0
+
+
+def test_the_device_is_the_one_that_lightning_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = TrainerSettings(accelerator="cpu")
+    auto, third = TrainerSettings(accelerator="auto"), TrainerSettings(accelerator="gpu", devices=[2])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    assert [making.training_device(one) for one in (cpu, auto, third)] == ["cpu", "GPU 0", "GPU 2"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
+    assert making.training_device(auto) == "cpu"
+    assert making.training_device(replace(auto, accelerator="tpu")) == "tpu"
