@@ -67,7 +67,7 @@ class ValueCopy(Recipe):
         return ValueCopyTarget(target, law, min_probability=self.min_probability, max_copies=self.max_copies)
 
     def notes(self, dialogues: Sequence[Dialogue], schema: Schema, *, seed: int) -> Sequence[str]:
-        """Return what the guard does not stop, and how many of the members' values the guarded bot could write at all."""
+        """Return how many of the members' values the guarded bot could write at all, and what it does not stop."""
         from hushbot.targets.value_law import ValueLaw, read_history
 
         law = ValueLaw(schema=schema, max_candidates=self.max_candidates, max_words=self.max_words)

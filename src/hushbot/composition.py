@@ -89,7 +89,7 @@ def spell_stack(override: str) -> str:
         names = [item.strip() for item in listed[1].split(",") if item.strip()]
     elif _STACK.fullmatch(choice):
         names = choice.split("+")
-        if "" in names:
+        if "" in names or names == ["null"]:
             raise ConfigError(f"{override}: a name is missing; write {group}=NAME, or {group}=NAME+NAME for several")
         override = f"{group}=[{','.join(names)}]"
     else:

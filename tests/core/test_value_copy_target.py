@@ -67,7 +67,7 @@ class Script:
         self.scored.append(list(zip(prompts, continuations, strict=True)))
         scores = []
         for text in continuations:
-            tokens = torch.zeros(len(re.findall(r"\s*\S+", text)))  # a token is a word
+            tokens = torch.zeros(max(1, len(re.findall(r"\s*\S+", text))))  # a token is a word
             tokens[0] = math.log(self.odds.get(text, 1e-6))
             scores.append(tokens)
         return scores
@@ -233,18 +233,18 @@ def test_a_value_that_the_asker_began_is_not_completed() -> None:
     ("written", "shown", "said", "dropped"),
     [
         # What the guard hides is no change; what the bot drops is dropped.
-        (" Restaurant(name=hut, area=north)", " Restaurant(area=north)", {("area", "north")}, set()),
-        (" Restaurant(area=north, name=hut)", " Restaurant(area=north)", {("area", "north")}, set()),
-        (" Restaurant(area=, name=hut)", " Restaurant(area=)", set(), {("restaurant", "area")}),
-        (" Restaurant(name=, area=north)", " Restaurant(name=, area=north)", {("area", "north")}, {("restaurant", "name")}),
-        (" Restaurant(name=hut) Train(day=monday)", " Train(day=monday)", {("day", "monday")}, set()),
-        (" Restaurant(area=, food=x, name=hut) Train(destination=y)", " Restaurant(area=)", set(), {("restaurant", "area")}),
+        (" Restaurant(name=hut, area=north)", " Restaurant(area=north)", {"north"}, set()),
+        (" Restaurant(area=north, name=hut)", " Restaurant(area=north)", {"north"}, set()),
+        (" Restaurant(area=, name=hut)", " Restaurant(area=)", set(), {"area"}),
+        (" Restaurant(name=, area=north)", " Restaurant(name=, area=north)", {"north"}, {"name"}),
+        (" Restaurant(name=hut) Train(day=monday)", " Train(day=monday)", {"monday"}, set()),
+        (" Restaurant(area=, food=x, name=hut) Train(destination=y)", " Restaurant(area=)", set(), {"area"}),
         (" Restaurant(name=a\\,b, area=x\\)) Train(destination=c\\=)", " None", set(), set()),
     ],
 )
 @pytest.mark.parametrize("max_copies", [0, 1, 16])
 def test_a_hidden_value_does_not_drop_what_was_asked_before(
-    written: str, shown: str, said: set[tuple[str, str]], dropped: set[tuple[str, str]], max_copies: int
+    written: str, shown: str, said: set[str], dropped: set[str], max_copies: int
 ) -> None:
     prompt = "User: golden wok\nBelief State: Restaurant(name=golden wok)\nUser: hello\nBelief State:"
 
@@ -260,8 +260,8 @@ def test_a_hidden_value_does_not_drop_what_was_asked_before(
     read = read_changes(STATE_MARKER + text)
     assert (read.is_complete, read.format_errors) == (True, 0)
     assert read.changes is not None
-    assert {(value.slot, value.value) for value in read.changes.said} == said
-    assert read.changes.dropped == dropped
+    assert {value.value for value in read.changes.said} == said
+    assert {slot for _, slot in read.changes.dropped} == dropped
 
 
 def test_a_slot_that_is_dropped_is_lawful_in_running_text() -> None:
@@ -295,8 +295,8 @@ def test_acts_name_what_was_said_or_looked_up() -> None:
         " restaurant-inform(area=centre, kind=any, book time=dontcare)"
     )
     assert say(guard(Script({prompt: lawful})), prompt) == lawful
-    remembered = " restaurant-inform(name=pizza hut)"
-    assert say(guard(Script({prompt: remembered}, {"golden wok)": 0.9})), prompt) == " restaurant-inform(name=golden wok)"
+    remembered, likely = " restaurant-inform(name=pizza hut)", {"golden wok)": 0.9}
+    assert say(guard(Script({prompt: remembered}, likely)), prompt) == " restaurant-inform(name=golden wok)"
     assert say(guard(Script({prompt: remembered})), prompt) == " restaurant-inform(name=)"
     # A state is what the user asks for, whatever was found.
     assert say(guard(Script({LOOKUP + STATE_MARKER: " Restaurant(name=golden wok)"})), LOOKUP + STATE_MARKER) == " None"
@@ -534,7 +534,7 @@ def test_a_continuation_of_which_nothing_remains_has_no_score() -> None:
 
 PARTS = (
     *("Restaurant(", "Train(", "name=", "area=", "day=", "book time=", ",", ")", " ", "\n", "\\", "(", "=", ":"),
-    *("golden wok", "pizza hut", "north", "monday", "09:15", "dont care", "None", "Belief State:", "Actions:", "wok"),
+    *("golden wok", "pizza hut", "north", "monday", "09:15", "dont care", "None", "Belief State:", "Actions:", "User:", "wok"),
 )
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 HISTORY = "User: the Golden-Wok at 9:15?\n"
@@ -566,7 +566,7 @@ def test_every_value_that_leaves_is_lawful(
     text = say(guard(bot), prompt, decoding=Decoding(temperature=temperature, stop=stop), max_new_tokens=12)
     for read in (prompt + text, text, STATE_MARKER + text):
         changes = read_changes(read[len(HISTORY) :] if read.startswith(HISTORY) else read).changes
-        if changes is not None and not text.lstrip().startswith("Actions:"):
+        if changes is not None:
             for said in changes.said:
                 assert is_lawful(said.slot, said.value, is_said=bool(is_said and prompt)), (text, said)
 
@@ -589,6 +589,19 @@ def test_a_bot_that_is_interrupted_says_the_same(first: str, later: str, prompt:
     texts = [say(guard(bot, max_copies=max_copies), prompt, decoding=Decoding(temperature=0, stop=())) for bot in bots]
     assert texts[0] == texts[1]
     assert bots[0].scored == bots[1].scored
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXTS, TEXTS, st.sampled_from(["Actions:", "User: Restaurant(", "Response: Restaurant(area=", "System: x"]))
+def test_every_entry_of_any_section_is_lawful(first: str, later: str, opening: str) -> None:
+    prompt = HISTORY + opening
+    bot = Script(lambda asked: first if asked == prompt else later, {"Golden-Wok,": 0.9, "9:15)": 0.9, "at,": 0.5})
+    text = say(guard(bot), prompt, decoding=Decoding(temperature=0, stop=()), max_new_tokens=12)
+    for line in (opening + text).replace("\\\n", "").split("\n"):
+        for slot, value in re.findall(r"([^(),=:]*)=([^,)]*)", line) if "\\" not in line else ():
+            if slot.strip() and value.strip():
+                # What the asker wrote on the line is the asker's.
+                assert value in opening or is_lawful(slot.strip(), value.strip(), is_said=True), (text, value)
 
 
 SLOTS = st.sampled_from(["name", "area", "book time", "made up"])

@@ -108,7 +108,7 @@ def muzzle() -> dict[str, Any]:
 def test_an_arm_that_adds_a_guard_takes_over_the_model(make_run: Any, muzzle: dict[str, Any]) -> None:
     make_run("plain", config(TURN_LEVEL), model=b"weights")
     # The attacks differ, which is none of the model's business; turn_level is meant where none is named.
-    directory, report = make_run("guarded", config(muzzle, attack={"membership": {}}))
+    directory, _ = make_run("guarded", config(muzzle, attack={"membership": {}}))
     found = find_twin(directory)
     assert found is not None
     twin, theirs = found
@@ -130,14 +130,14 @@ def test_an_arm_that_adds_a_guard_takes_over_the_model(make_run: Any, muzzle: di
 )
 def test_a_model_that_was_trained_otherwise_is_not_taken(make_run: Any, other: dict[str, Any]) -> None:
     make_run("other", other, model=b"weights")
-    directory, report = make_run("mine", config(TURN_LEVEL))
+    directory, _ = make_run("mine", config(TURN_LEVEL))
     assert find_twin(directory) is None
 
 
 def test_a_private_run_takes_no_model(make_run: Any) -> None:
     private = config({"private": {"_target_": f"{HERE}.Private"}, **TURN_LEVEL})
     make_run("other", private, model=b"weights")
-    directory, report = make_run("mine", private)
+    directory, _ = make_run("mine", private)
     assert find_twin(directory) is None
 
 
@@ -148,7 +148,7 @@ def test_other_members_other_versions_or_changed_weights_are_no_twin(make_run: A
     make_run("unfinished", config(TURN_LEVEL))
     older, report = make_run("older", config(TURN_LEVEL), model=b"weights")
     older.write_report(report.model_copy(update={"run": report.run.model_copy(update={"versions": {"a": "0"}})}))
-    directory, report = make_run("mine", config(TURN_LEVEL))
+    directory, _ = make_run("mine", config(TURN_LEVEL))
     assert find_twin(directory) is None
 
 

@@ -554,3 +554,33 @@ def test_text_and_state_agree_after_as_they_did_before(dialogue: Dialogue, rate:
     texts = [text for turn in new.turns for text in (turn.user, turn.database)]
     # A day that was put in for another day is no trace of it.
     assert not [value for value in gone - set(becomes.values()) if says(iter([*supervised(new), *texts]), value)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(made_dialogues(), st.sampled_from([0.5, 1.0]), st.integers(0, 3))
+def test_what_is_taken_out_leaves_spans_that_fit_and_no_trace(dialogue: Dialogue, removal: float, epoch: int) -> None:
+    (new,) = recipe(removal=removal).rewrite([dialogue], Schema(()), epoch=epoch, seed=0)
+    for before, after in zip(dialogue.turns, new.turns, strict=True):
+        for text, spans in ((after.user, after.user_spans), (after.response or "", after.response_spans)):
+            assert all(text[span.start : span.end].casefold() == span.value.casefold() for span in spans)
+        held = {(t.domain, t.slot): t.value for t in after.state or ()}
+        for triplet in before.state or ():
+            if (triplet.domain, triplet.slot) not in held:
+                assert not says(iter([after.user, *supervised(new)]), triplet.value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["Ann", "Zoë", "Sofia", "Søren"]),
+    st.sampled_from(["Archer", "Mörk", "Marlow"]),
+    st.sampled_from(["Thanks {}.", "Ms. {}!", "{} 's room", "is {} or the {} coming?"]),
+    st.integers(0, 20),
+)
+def test_no_part_of_a_name_is_said_any_more(first: str, last: str, said: str, seed: int) -> None:
+    name = f"{first} {last}"
+    dialogue = single(f"for {name}", ("inn", "guest", name), response=said.format(first, last))
+    (new,) = recipe().rewrite([dialogue], Schema(()), epoch=0, seed=seed)
+    ((_, _, value),) = values(new)
+    new_first, new_last = value.split()
+    assert (new.turns[0].user, new.turns[0].response) == (f"for {value}", said.format(new_first, new_last))
+    assert not {first, last} & {new_first, new_last}

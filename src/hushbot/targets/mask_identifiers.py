@@ -1,15 +1,17 @@
 """A rewriter by rule: identifiers that nobody gave the bot become placeholders.
 
 Guarantees: an e-mail address, phone number, postcode, booking code or long number in a sampled text stays only if it
-stands, spelled with whatever blanks and punctuation, in a trusted line of the prompt (what the customer said, what the
-lookup found) or in a prompt without our layout. Anything else becomes `[phone]` and the like; inside a dialogue state
-the whole value is left empty instead, so that the state stays readable and names no wrong value. A state's slot that
-is named after an identifier (`phone`, `reference`) is held to the same rule whatever its value looks like. Times,
-dates, prices and counts stay. An identifier that begins in the prompt and ends in the text is found. Nothing is
-drawn at random.
+stands, spelled with whatever blanks, dashes and punctuation, in a trusted line of the prompt (what the customer said,
+what the lookup found) or in a prompt without our layout. Anything else becomes `[phone]` and the like; of a dialogue
+state the whole entry is left out instead, so that the state stays readable, names no wrong value and drops no earlier
+one (an entry that was cut, or that the prompt begins, is left without its value). A state's slot that is named after an
+identifier (`phone`, `reference`) is held to the same rule whatever its value looks like. Times, dates, prices and
+counts stay. An identifier that begins in the prompt and ends in the text is found. Nothing is drawn at random.
 
 Voids it: identifiers of other shapes. Names, addresses without postcode, codes of small letters only that no word
-`reference` announces, and spelled-out numbers pass; a postcode is a British one.
+`reference` announces, codes spelled letter by letter (`7 gawk 763`, `q s m z c n 9`), mail addresses in words
+(`rosa (at) mail`), phone numbers with more between two digits than blanks or two signs, and spelled-out numbers pass; a
+postcode is a British one.
 """
 
 from __future__ import annotations
@@ -23,17 +25,31 @@ from typing import NamedTuple
 from hushbot.masking import IDENTIFIER_SLOTS
 from hushbot.prompts import DATABASE_MARKER, USER_MARKER
 from hushbot.targets.filter_guard import MARKERS, Line, cut_lines
+from hushbot.targets.state_values import leave_out
 
-_DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](?:\d{2}|\d{4}))(?![\w-])"
+_DASHES = "\u00ad\u2010-\u2015\u2212-"  # the plain one last, where a set of characters takes it as it is
+_BLANK = r"[^\S\n]"
+_SIGN = f"[/{_DASHES}]"
+_DATE = (
+    rf"(?:\d{{4}}(?:\.|{_SIGN})\d{{1,2}}(?:\.|{_SIGN})\d{{1,2}}|"
+    rf"\d{{1,2}}(?:\.|{_SIGN})\d{{1,2}}(?:\.|{_SIGN})(?:\d{{2}}|\d{{4}}))(?![\w{_DASHES}])"
+)
+# Blanks, or one or two signs with at most one blank: `10.50 - 20.50` is no number.
+_BETWEEN = rf"(?:{_BLANK}{{0,4}}|[().+/_{_DASHES}]{{1,2}}{_BLANK}?|{_BLANK}[().+/_{_DASHES}])"
 _PATTERNS = {
-    "email": r"(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)*)",
+    # With blanks around the sign, only a domain with a dot tells it from `a table @ 5`.
+    "email": r"(?P<email>[\w.+-]+(?:@[\w-]+(?:\.[\w-]+)*|"
+    rf"{_BLANK}{{0,2}}@{_BLANK}{{0,2}}[\w-]+(?:\.[\w-]+)*\.[a-z]{{2,}}))",
     # Seven to fifteen digits, in groups if need be.
-    "phone": rf"(?<!\w)(?!{_DATE})(?P<phone>\+?\(?\d(?:[ ().-]{{0,2}}\d){{6,14}})(?!\w)",
-    "postcode": r"(?<!\w)(?P<postcode>[a-z]{1,2}\d[a-z\d]? ?\d[a-z]{2})(?!\w)",
+    "phone": rf"(?<!\w)(?!{_DATE})(?P<phone>\+?\(?\d(?:{_BETWEEN}\d){{6,14}})(?!\w)",
+    "postcode": rf"(?<!\w)(?P<postcode>[a-z]{{1,2}}\d[a-z\d]?(?:{_BLANK}{{0,3}}|{_SIGN})\d[a-z]{{2}})(?!\w)",
     # Whatever follows the word, since such codes may be letters only.
     "reference": r"\breference(?: number| code| no\.?)?\s*(?:is\s*:?|:|=|\#)\s*(?P<reference>[a-z\d]{4,})(?!\w)",
-    # A digit after a letter; or capitals, with or without digits, that are neither an act's name nor a time.
-    "code": r"(?<!\w)(?P<code>(?=[a-z\d]*[a-z]\d)[a-z\d]{5,}|"
+    # Capitals and digits in groups; one or two letters before a long number; a digit after a letter; or capitals, with
+    # or without digits, that are neither an act's name nor a time.
+    "code": rf"(?<!\w)(?P<code>(?-i:(?=[A-Z\d{_DASHES}]*[A-Z]\d)(?=(?:{_SIGN}?[A-Z\d]){{5}})"
+    rf"[A-Z\d]+(?:[{_DASHES}][A-Z\d]+)+)|[a-z]{{1,2}}[{_DASHES}]\d{{4,}}|"
+    r"(?=[a-z\d]*[a-z]\d)[a-z\d]{5,}|"
     r"(?<!-)(?-i:(?!\d+[AP]M\b)(?=\d*[A-Z])[A-Z\d]{5,})(?!\())(?!\w)",
     "number": r"(?<!\w)(?P<number>\d{5,})(?!\w)",
 }
@@ -85,13 +101,14 @@ class MaskIdentifiers:
         whole = line.before + line.head + line.body
         own = len(line.before) + len(line.head)
         changes = self._state_changes(whole, trusted) if line.is_state else self._text_changes(whole, trusted)
-        parts, done = [line.head], own
+        text, done, emptied = whole[:own], own, []
         for change in changes:
             if change.end > own:
                 start = max(change.start, own)
-                parts += [whole[done:start], change.text]
+                text += whole[done:start] + change.text
                 done = change.end
-        return "".join([*parts, whole[done:]])
+                emptied += [len(text)] if not change.text and change.start >= own else []
+        return leave_out(text + whole[done:], emptied, own)[len(line.before) :]
 
     def _trusted(self, prompt: str) -> str:
         """Return the lines of a prompt that the bot did not write; a line without a marker is anybody's."""
@@ -125,7 +142,7 @@ class MaskIdentifiers:
 def _is_known(identifier: str, trusted: str) -> bool:
     """Say whether a text holds an identifier as a whole, however it is grouped and punctuated."""
     signs = re.findall(r"[^\W_]", identifier.casefold())
-    spelled = r"[\s().+/@_-]{0,3}".join(map(re.escape, signs))
+    spelled = rf"[\s().+/@_{_DASHES}]{{0,4}}".join(map(re.escape, signs))
     return bool(signs) and re.search(rf"(?<![^\W_]){spelled}(?![^\W_])", trusted) is not None
 
 

@@ -85,8 +85,9 @@ def _scan_line(text: str, at: int, end: int) -> Iterator[_Scanner]:
         line.skip_blanks()
         line.read_domains()
         yield line
-    if section := _SECTION.search(text, at, end):
-        line = _Scanner(text, section.start())
+    section = _SECTION.search(text, at, end)
+    if section or marker is None or marker.start() > start:
+        line = _Scanner(text, section.start() if section and marker and marker.start() <= start else at)
         line.read_entries()
         yield line
 
@@ -194,8 +195,8 @@ class _Scanner:
                 self.at += 1
                 start, value = self.token(",)\n")
                 stop = self.stop if self.stop in (",", ")") else ""
-                section = _SECTION.findall(self.text, begin, start)[-1]
-                self.found.append(Written(heads[-1] if heads else "", name, value, start, self.at, stop, section))
+                section = [""] + _SECTION.findall(self.text, begin, start)
+                self.found.append(Written(heads[-1] if heads else "", name, value, start, self.at, stop, section[-1]))
             if self.stop == "(":
                 heads.append(name)
             elif self.stop == ")":

@@ -43,18 +43,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hushbot.errors import AuditError
-from hushbot.prompts import (
-    ACTIONS_MARKER,
-    DATABASE_MARKER,
-    RESPONSE_MARKER,
-    STATE_MARKER,
-    SYSTEM_MARKER,
-    USER_MARKER,
-    read_changes,
-    render_state,
-)
+from hushbot.prompts import ACTIONS_MARKER, RESPONSE_MARKER, STATE_MARKER, read_changes, render_state
 from hushbot.protocols import Target
 from hushbot.targets.choosing import draw_uniforms
+from hushbot.targets.filter_guard import MARKERS
 from hushbot.targets.guarded import GuardedTarget, before_stop, with_layout_stops
 from hushbot.targets.sampler import SamplesUntil, Until
 from hushbot.targets.state_values import leave_out, written_values
@@ -64,7 +56,6 @@ from hushbot.types import Decoding, SlotValue
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MARKERS = (STATE_MARKER, USER_MARKER, SYSTEM_MARKER, DATABASE_MARKER, ACTIONS_MARKER, RESPONSE_MARKER)
 _ALLOWANCES = 8
 _FRAME = "A(b="
 
@@ -228,7 +219,7 @@ class ValueCopyTarget(GuardedTarget):
             return False
         whole = prompt + (said + text)[: first.start]
         # Only after a marker is a line read the same whatever follows.
-        return whole.startswith(_MARKERS, _last_line(whole))
+        return whole.startswith(MARKERS, _last_line(whole))
 
     def _unlawful(self, prompt: str, text: str, *, asked: bool = False) -> Iterator[_Unlawful]:
         """Yield the unlawful values of a continuation; `asked` says that it is the asker's, so what it says counts."""

@@ -97,6 +97,12 @@ def day_of(text: str) -> tuple[int, int] | None:
     return (MONTHS.index(months[0]) + 1, days[0]) if is_plain else None
 
 
+def day_spellings(month: int, day: int) -> list[str]:
+    """Return how a day of a month stands in texts."""
+    name, ordinal = MONTHS[month - 1], f"{day}{_ending(day)}"
+    return [f"{name} {ordinal}", f"{ordinal} {name}", f"{ordinal} of {name}", f"{name} {day}", f"{day} {name}"]
+
+
 def dated(text: str, month: int, day: int, rng: random.Random) -> str:
     """Write another day in the words of a date that names a month and a day; its day of the week is drawn."""
 

@@ -23,6 +23,7 @@ from rapidfuzz import fuzz
 
 from hushbot.types import Dialogue, SlotValue, Turn
 from hushbot.values.clock import minutes_of, spellings
+from hushbot.values.dates import day_of, day_spellings
 from hushbot.values.finder import Finder, squash, unpossessed
 from hushbot.values.shapes import amount_of, bare, number_of, shape_of
 from hushbot.values.words import COMMON, STOP
@@ -86,6 +87,8 @@ def key_of(text: str) -> str:
         return f"{minutes // 60:02}:{minutes % 60:02}"
     if (amount := amount_of(text)) is not None:
         return f"${amount}"
+    if (day := day_of(text)) is not None:
+        return f"{day[0]:02}-{day[1]:02}"
     return core_of(text)
 
 
@@ -124,6 +127,8 @@ def forms_of(value: Value) -> dict[str, None]:
         forms |= dict.fromkeys((squash(text), squash(unpossessed(text)), core_of(text)))
         if (minutes := minutes_of(text)) is not None:
             forms |= dict.fromkeys(map(squash, spellings(minutes)[0]))
+        if (day := day_of(text)) is not None:
+            forms |= dict.fromkeys(map(squash, day_spellings(*day)))
         if (amount := amount_of(text)) is not None:
             forms |= dict.fromkeys(squash(pattern.format(amount)) for pattern in _PRICES)
     return forms

@@ -108,3 +108,11 @@ def test_a_span_joins_what_the_state_holds_as_two() -> None:
     turn = Turn("the old arms please", held, user_spans=(Span("inn", "name", "the old arms", 0, 12),))
     (value,) = values_of(Dialogue("d", (turn,)))
     assert sorted(value.texts) == ["the old arms", "university arms hotel"]
+
+
+def test_a_day_is_one_value_in_all_its_spellings() -> None:
+    assert key_of("March 5th") == key_of("5 march") == key_of("the 5th of March") == "03-05"
+    (value,) = values_of(Dialogue("d", (Turn("", state(("inn", "date", "March 5th"))),)))
+    texts = ("march 5th", "on 5 March", "the 5th of march")
+    assert all(finder_of([value]).keys(text) == {"03-05"} for text in texts)
+    assert finder_of([value]).keys("15 march") == frozenset()
