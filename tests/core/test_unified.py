@@ -126,7 +126,8 @@ def test_folders_archives_and_files_read_the_same(tmp_path: Path) -> None:
                         "description": "part of town",
                         "is_categorical": True,
                         "possible_values": ["north"],
-                    }
+                    },
+                    "name": {"is_categorical": False, "possible_values": ["elm inn"]},
                 }
             }
         }
@@ -147,6 +148,9 @@ def test_folders_archives_and_files_read_the_same(tmp_path: Path) -> None:
     slot = loaded["b"].schema.find("hotel", "area")
     assert slot is not None
     assert (slot.categorical, slot.possible_values, slot.description) == (True, ("north",), "part of town")
+    name = loaded["b"].schema.find("hotel", "name")
+    assert name is not None
+    assert (slot.collected, name.collected) == (False, True)  # the names are somebody's
     assert loaded["a"].schema == loaded["b"].schema
     assert loaded["b"].notes == ("database not read, the bot will see no lookups (1): ToyDB.json",)
 

@@ -238,10 +238,13 @@ def _ontology(files: Mapping[str, Location]) -> Iterator[Slot]:
         for name, slot in require(slots, dict, f"{where}: {domain}, slots").items():
             details = require(slot, dict, f"{where}: {domain}, {name}")
             values = require(details.get("possible_values") or [], list, f"{where}: {domain}, {name}, values")
+            is_categorical = details.get("is_categorical") is True
             yield Slot(
                 domain,
                 name,
-                categorical=details.get("is_categorical") is True,
+                categorical=is_categorical,
                 possible_values=tuple(value for value in values if isinstance(value, str) and value),
                 description=str(details.get("description") or ""),
+                # The format lists every annotated value of an open slot, whoever's it was.
+                collected=not is_categorical,
             )
