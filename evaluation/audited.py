@@ -30,15 +30,28 @@ _BUILT = ("fit", "backbone", "recipe")
 """What of an audited run's configuration is built or decides what is."""
 
 
-def check_run(audited: RunDirectory, trust: Sequence[str]) -> None:
-    """Check what would be built of an audited run's configuration, before any of it is.
+_TAKEN_OVER = ("data", "split", "seed")
+"""What says who was a member, which is the audited run's to say."""
+
+
+def setting_of(audited: RunDirectory, trust: Sequence[str]) -> dict[str, Any]:
+    """Return what an audit takes over from the configuration of the run that it is of, once that is checked.
 
     Raises:
-        ConfigError: It names something that is neither ours nor trusted, or has a wrong setting.
-        DataError: The configuration cannot be read.
+        ConfigError: The run's configuration names something that is neither ours nor trusted.
+        DataError: It lacks a part.
     """
+    _check(audited, trust)
+    theirs = audited.config
+    if missing := [key for key in _TAKEN_OVER if key not in theirs]:
+        raise DataError(f"{audited.config_path} has no {', '.join(missing)}; give a run directory of `train`")
+    return {key: theirs[key] for key in _TAKEN_OVER}
+
+
+def _check(audited: RunDirectory, trust: Sequence[str]) -> None:
+    """Check what would be built of an audited run's configuration, before any of it is."""
     config = audited.config
-    problems = find_problems({key: config[key] for key in _BUILT if key in config}, trust)
+    problems = find_problems({key: config[key] for key in (*_TAKEN_OVER, *_BUILT) if key in config}, trust)
     if problems:
         raise ConfigError(*(f"{audited.config_path}: {problem}" for problem in problems))
 
@@ -53,7 +66,7 @@ def load_run_target(
         DataError: The corpus no longer gives the split in the run's manifest, the run has no bot (yet), or its
             bot is not the one that its report is about.
     """
-    check_run(audited, trust)
+    _check(audited, trust)
     check_manifest(audited.manifest, experiment.manifest)
     config, report = audited.config, audited.read_report()
     if "recipe" not in config or report.run.weights_sha256 is None or not audited.model.is_dir():

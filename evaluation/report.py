@@ -47,13 +47,14 @@ def _end(value: float | None) -> str:
 
 
 def guarantee(report: AuditReport) -> str:
-    """Write a run's differential privacy guarantee with its unit and delta, or that there is none."""
+    """Write a run's differential privacy guarantee with its unit and delta, and at 1e-5, or that there is none."""
     privacy = report.recipe.privacy
     if privacy is None:
         return NO_GUARANTEE
     if not math.isfinite(privacy.epsilon):
         return f"{NO_GUARANTEE} (epsilon is not finite)"
-    return f"epsilon {privacy.epsilon:.4g} per {privacy.unit}, delta {privacy.delta:.4g}"
+    also = "" if privacy.epsilon_at_1e5 is None else f" (epsilon {privacy.epsilon_at_1e5:.4g} at delta 1e-05)"
+    return f"epsilon {privacy.epsilon:.4g} per {privacy.unit}, delta {privacy.delta:.4g}{also}"
 
 
 def print_summary(reports: Sequence[AuditReport]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from hushbot.errors import ConfigError
 from hushbot.protocols import Recipe
 from hushbot.schema import Schema
+from hushbot.training.privacy import LEAST_NOISE
 from hushbot.types import Dialogue
 
 
@@ -29,11 +30,12 @@ class DpSgd(Recipe):
     """Train with differential privacy per dialogue."""
 
     privacy_unit = "dialogue"
+    no_effect = ("engine", "chunk_tokens")
 
     target_epsilon: float | None = 8.0
     """The noise is calibrated so that the planned steps spend at most this; null where `noise_multiplier` is given."""
     noise_multiplier: float | None = None
-    """Standard deviation of the noise in units of `max_grad_norm`; needs `target_epsilon=null`."""
+    """Standard deviation of the noise in units of `max_grad_norm`, at least 0.01; needs `target_epsilon=null`."""
     delta: float | None = None
     """The probability with which epsilon may fail, below 1/members; null is members to the power of -1.1."""
     max_grad_norm: float = 1.0
@@ -47,7 +49,7 @@ class DpSgd(Recipe):
     accountant: Literal["prv", "rdp"] = "prv"
     """How epsilon is computed: `prv` is tighter, `rdp` faster."""
     engine: Literal["auto", "loop", "hooks", "opacus"] = "auto"
-    """How gradients per dialogue are computed; all give the same. `auto` is hooks where the model allows it."""
+    """How gradients per dialogue are computed; all give the same, up to rounding. `auto` is hooks where it can."""
     chunk_tokens: int = 2048
     """Tokens that go through the model at once: memory against speed, no effect on the result."""
     insecure_seed: int | None = None
@@ -76,6 +78,12 @@ class DpSgd(Recipe):
             problems.append(
                 f"target_epsilon={self.target_epsilon} and noise_multiplier={self.noise_multiplier}: exactly one must "
                 "be set, the other null; set recipe.dp_sgd.target_epsilon=null to give the noise yourself"
+            )
+        noise = self.noise_multiplier
+        if self.insecure_seed is None and noise is not None and 0 < noise < LEAST_NOISE:
+            problems.append(
+                f"noise_multiplier={noise} must be at least {LEAST_NOISE}, below which epsilon is infinite; set "
+                "recipe.dp_sgd.noise_multiplier"
             )
         if problems:
             raise ConfigError(*problems)

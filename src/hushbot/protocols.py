@@ -41,6 +41,9 @@ class Recipe:
 
     reads_other_dialogues: bool = False
     """Whether the rewrite of one dialogue looks at another, which voids a guarantee per dialogue."""
+    no_effect: tuple[str, ...] = ()
+    """Settings that decide how fast or in how much memory something is computed, never the result: a run may be resumed
+    with others."""
 
     def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
         """Return the dialogues to train on in one epoch; ids and their order are kept."""

@@ -160,6 +160,15 @@ def test_noise_comes_from_the_given_generator_alone() -> None:
     assert torch.equal(clipped.parameters[0].grad, first)
 
 
+def test_noise_is_drawn_in_double_precision() -> None:
+    """A float32 normal on the CPU ends at 5.8 standard deviations."""
+    clipped = ClippedSum(parameters((100,)), 1.0)
+    noisy_gradient(clipped, noise_multiplier=2.0, expected_batch_size=1.0, generator=torch.Generator().manual_seed(1))
+    expected = torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert clipped.parameters[0].grad is not None
+    torch.testing.assert_close(clipped.parameters[0].grad, 2 * expected.float())
+
+
 def test_noise_reaches_parameters_of_every_kind_in_their_own_precision() -> None:
     weights = [nn.Parameter(torch.zeros(4, dtype=torch.bfloat16)), nn.Parameter(torch.zeros(4))]
     noisy_gradient(ClippedSum(weights, 1.0), noise_multiplier=1.0, expected_batch_size=1.0, generator=torch.Generator())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -185,6 +185,32 @@ def test_the_fingerprint_tells_data_and_recipes_apart(few_dialogues: AuditSplit,
         make_data(replace(few_dialogues, calibration=()), small_tokenizer),
     ]
     assert len({fingerprint, *(data.fingerprint for data in others)}) == 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paced(Recipe):
+    """Does nothing, at its own pace."""
+
+    no_effect = ("pace",)
+
+    pace: int = 1
+    depth: int = 1
+
+
+def test_settings_without_effect_are_not_in_the_fingerprint(few_dialogues: AuditSplit, small_tokenizer: Any) -> None:
+    one, faster, deeper = (
+        make_data(few_dialogues, small_tokenizer, recipe).fingerprint
+        for recipe in (Paced(), Paced(pace=2), Paced(depth=2))
+    )
+    assert one == faster
+    assert one != deeper
+
+
+def test_an_id_stands_for_one_member(few_dialogues: AuditSplit, small_tokenizer: Any) -> None:
+    first, second, *rest = few_dialogues.members
+    twice = replace(few_dialogues, members=(first, replace(second, id=first.id), *rest))
+    with pytest.raises(DataError, match=f"1 ids stand for several members, the first is {first.id!r}"):
+        make_data(twice, small_tokenizer)
 
 
 class Swell(Recipe):

@@ -49,6 +49,7 @@ def test_a_ledger_has_a_header_and_a_line_per_step(path: Path) -> None:
         "sample_rate": 0.1,
         "max_grad_norm": 1.0,
         "n_dialogues": 100,
+        "is_insecure": False,
     }
     assert steps == [{"step": i, "noise_multiplier": 1.0, "sample_rate": 0.1} for i in range(3)]
     assert ledger.n_steps == 3
@@ -339,3 +340,13 @@ def test_a_folder_in_its_place_is_refused(path: Path) -> None:
     path.mkdir()
     with pytest.raises(PrivacyError, match="cannot be read"):
         PrivacyLedger.open(path, HEADER)
+
+
+def test_where_the_noise_is_known_there_is_no_epsilon(path: Path) -> None:
+    spend(path, 2, replace(HEADER, is_insecure=True))
+    with pytest.raises(PrivacyError, match="noise is known"):
+        read_history(path)
+    before = path.read_bytes()
+    with pytest.raises(PrivacyError, match="begun with is_insecure=True, this run has False"):
+        PrivacyLedger.open(path, HEADER)
+    assert path.read_bytes() == before

@@ -10,7 +10,7 @@ import torch
 from hushbot.errors import ConfigError, PrivacyError
 from hushbot.training import poisson
 from hushbot.training.data import Batches
-from hushbot.training.poisson import PoissonBatches, secret_generator, seeded_generator
+from hushbot.training.poisson import PoissonBatches, is_secret, secret_generator, seeded_generator
 
 N, RATE, N_DRAWS = 50, 0.1, 20_000
 
@@ -117,3 +117,9 @@ def test_an_unknown_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poisson, "_N_WORDS", 10_000)
     with pytest.raises(PrivacyError, match=r"constraints\.txt"):
         secret_generator()
+
+
+def test_a_secret_generator_is_known_as_one() -> None:
+    assert is_secret(secret_generator())
+    assert not is_secret(seeded_generator(0))
+    assert not is_secret(torch.default_generator)

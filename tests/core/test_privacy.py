@@ -271,12 +271,12 @@ def test_noise_for_a_target(target: float, accountant: str, expected: float) -> 
     assert less > target
 
 
-@pytest.mark.parametrize("target", [0.05, 1.0, 20.0])
-def test_a_handful_of_dialogues_can_be_calibrated_for(target: float) -> None:
+@pytest.mark.parametrize(("target", "accountant"), [(0.05, "rdp"), (1.0, "rdp"), (20.0, "rdp"), (20.0, "prv")])
+def test_a_handful_of_dialogues_can_be_calibrated_for(target: float, accountant: str) -> None:
     """Delta is large then, and the Renyi bound 0 for much noise."""
     delta = default_delta(6)
-    noise = noise_multiplier_for(target, delta=delta, sample_rate=0.5, steps=4)
-    assert 0 < epsilon([Spending(noise, 0.5, 4)], delta=delta).epsilon <= target
+    noise = noise_multiplier_for(target, delta=delta, sample_rate=0.5, steps=4, accountant=accountant)
+    assert 0 < epsilon([Spending(noise, 0.5, 4)], delta=delta, accountant=accountant).epsilon <= target
 
 
 def test_an_absurdly_high_target_still_gets_noise() -> None:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,20 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from hushbot.errors import HushbotError, PrivacyError
+from hushbot.protocols import Recipe
 from hushbot.recipes.dp_sgd import DpSgd
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
 from hushbot.training import gradients
 from hushbot.training.fit import FitResult, TrainerSettings, fit
+from hushbot.training.guarantee import DOES_NOT_COVER
+from hushbot.training.ledger import PrivacyLedger, read_history
 from hushbot.training.module import STATE_KEY, TaskBot
 from hushbot.training.packing import PackedDialogue, loss_sum, unpack_rows
+from hushbot.training.poisson import PoissonBatches
 from hushbot.training.private_module import DP_KEY, LEDGER_NAME, PrivateTaskBot
 from hushbot.training.stack import RecipeStack
-from hushbot.types import AuditSplit
+from hushbot.types import AuditSplit, Dialogue, PrivacyInfo
 
 SETTINGS = TrainerSettings(
     max_epochs=3, batch_size=2, learning_rate=5e-3, num_threads=1, accelerator="cpu", progress_bar=False
@@ -73,12 +77,13 @@ def train(
         split: AuditSplit = few_dialogues,
         model: nn.Module | None = None,
         seed: int = 0,
+        others: tuple[Recipe, ...] = (),
     ) -> tuple[dict[str, Tensor], FitResult]:
         trained = model if model is not None else make_small_model()
         result = fit(
             trained,
             small_tokenizer,
-            stack=RecipeStack((TurnLevel(), recipe)),
+            stack=RecipeStack((TurnLevel(), recipe, *others)),
             split=split,
             schema=Schema(()),
             settings=settings,
@@ -273,7 +278,8 @@ def test_epsilon_is_that_of_the_ledger(train: Train, tmp_path: Path) -> None:
     assert (privacy.noise_multiplier, privacy.sample_rate, privacy.max_grad_norm) == (1.0, 1 / 3, 1.0)
     assert (privacy.delta, privacy.target_epsilon, privacy.secure_rng) == (6**-1.1, None, False)
     assert privacy.engine == "loop"
-    assert any("hyper-parameters" in limit for limit in privacy.does_not_cover)
+    assert privacy.does_not_cover == list(DOES_NOT_COVER)
+    assert any("delta=0.139 is above 0.01" in note for note in result.notes)
     # One more step in the file is one more step spent, whatever else knows of the run.
     ledger = tmp_path / "a" / LEDGER_NAME
     ledger.write_text(ledger.read_text() + ledger.read_text().splitlines()[-1] + "\n")
@@ -287,7 +293,7 @@ def test_a_target_is_nearly_reached_and_not_exceeded(train: Train) -> None:
     assert result.privacy is not None
     assert result.privacy.accountant == "prv"
     assert 7.8 < result.privacy.epsilon <= 8.0
-    assert result.notes == ()
+    assert not any("budget" in note for note in result.notes)
 
 
 def test_empty_batches_are_steps_of_noise(train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -321,7 +327,7 @@ def test_what_is_lost_with_a_checkpoint_stays_spent(
     assert result.steps == 9
     assert n_spent(tmp_path / "a") == result.privacy.steps == 5 + 6  # the checkpoint was three steps old
     assert result.privacy.epsilon == pytest.approx(rdp(11), rel=1e-3)
-    assert result.notes == ()
+    assert not any("budget" in note for note in result.notes)
 
 
 def test_what_was_lost_is_missing_from_the_budget(
@@ -478,6 +484,186 @@ def test_a_checkpoint_of_another_mechanism_is_refused(
         train(settings=EVERY_STEP)
 
 
+@pytest.mark.parametrize("changes", [{"chunk_tokens": 64}, {"engine": "loop"}])
+def test_what_has_no_effect_may_change(train: Train, interrupted: Path, changes: dict[str, Any]) -> None:
+    _, result = train(replace(PRIVATE, **changes), EVERY_STEP)
+    assert result.steps == 8  # of nine, one was lost
+    assert n_spent(interrupted) == 9
+
+
+def test_noise_that_another_machine_rounded_otherwise_is_taken_over(train: Train, interrupted: Path) -> None:
+    path = interrupted / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    settings = checkpoint[DP_KEY]["settings"]
+    settings["noise_multiplier"] = theirs = settings["noise_multiplier"] * (1 + 1e-9)
+    torch.save(checkpoint, path)
+    _, result = train(settings=EVERY_STEP)
+    assert result.privacy is not None
+    assert result.privacy.noise_multiplier == theirs
+    assert result.privacy.epsilon <= 8.0
+    lines = [json.loads(line) for line in (interrupted / LEDGER_NAME).read_text().splitlines()]
+    assert [line["noise_multiplier"] for line in lines if "step" in line][-1] == theirs
+
+
+@pytest.mark.parametrize("factor", [1 - 1e-5, 1 + 1e-5])
+def test_noise_that_is_another_one_is_refused(train: Train, interrupted: Path, factor: float) -> None:
+    path = interrupted / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    checkpoint[DP_KEY]["settings"]["noise_multiplier"] *= factor
+    torch.save(checkpoint, path)
+    with pytest.raises(PrivacyError, match="was written with noise_multiplier="):
+        train(settings=EVERY_STEP)
+
+
+def test_a_last_step_that_moves_nothing_is_no_alarm(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A step of 1.5e-7 moves a weight of 1, the last one, a ninth of it, is lost in rounding.
+    slow = replace(EVERY_STEP, learning_rate=1.5e-7, schedule="linear")
+    with monkeypatch.context() as patch:
+        cut_power(patch, PrivateTaskBot, "fill_gradients", 9)
+        with pytest.raises(PowerCut):
+            train(GIVEN, slow)
+    _, result = train(GIVEN, slow)
+    assert result.steps == 9
+
+
+# --- what is opened again ---
+
+
+@pytest.mark.parametrize(("recipe", "cut_at"), [(PRIVATE, None), (GIVEN, None), (PRIVATE, 2)])
+def test_a_finished_run_says_the_same_when_it_is_opened_again(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recipe: DpSgd, cut_at: int | None
+) -> None:
+    kept = replace(SETTINGS, keep_checkpoints=True)
+    if cut_at is not None:  # its budget then ends inside the last epoch
+        with monkeypatch.context() as patch:
+            cut_power(patch, PrivateTaskBot, "fill_gradients", cut_at)
+            with pytest.raises(PowerCut):
+                train(recipe, kept)
+    weights, first = train(recipe, kept)
+    again, second = train(recipe, kept)
+    assert are_equal(weights, again)
+    assert (second.steps, second.privacy, second.notes) == (first.steps, first.privacy, first.notes)
+    assert any("budget" in note for note in second.notes) == (cut_at is not None)
+    assert n_spent(tmp_path / "a") == 9
+
+
+def test_an_early_stop_is_not_laid_on_the_budget(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        cut_power(patch, PrivateTaskBot, "fill_gradients", 2)
+        with pytest.raises(PowerCut):
+            train()
+    original = PrivateTaskBot.on_train_epoch_end
+
+    def stop(self: PrivateTaskBot) -> None:
+        original(self)
+        self.trainer.should_stop = True
+
+    monkeypatch.setattr(PrivateTaskBot, "on_train_epoch_end", stop)
+    _, result = train()
+    assert result.steps == 3
+    assert not any("budget" in note for note in result.notes)
+
+
+def test_the_checkpoint_outlives_a_guarantee_that_could_not_be_computed(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(self: PrivateTaskBot) -> PrivacyInfo | None:
+        raise PowerCut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateTaskBot, "privacy", fail)
+        with pytest.raises(PowerCut):
+            train()
+    _, result = train()
+    assert result.privacy is not None
+    assert result.steps == result.privacy.steps == n_spent(tmp_path / "a") == 9
+    assert not (tmp_path / "a/checkpoints").exists()
+
+
+def test_the_ledger_is_closed_when_training_ends(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledgers: list[PrivacyLedger] = []
+    original = PrivateTaskBot.on_fit_start
+
+    def spy(self: PrivateTaskBot) -> None:
+        original(self)
+        ledgers.append(self._ledger)
+
+    monkeypatch.setattr(PrivateTaskBot, "on_fit_start", spy)
+    train(settings=replace(SETTINGS, max_epochs=1))
+    with pytest.raises(PrivacyError, match="closed file"):
+        ledgers[0].spend(9)
+
+
+# --- sampling ---
+
+
+def test_each_dialogue_is_drawn_as_often_as_epsilon_is_computed_for(
+    train: Train, monkeypatch: pytest.MonkeyPatch, few_dialogues: AuditSplit
+) -> None:
+    drawn: list[str] = []
+    original = PrivateTaskBot.fill_gradients
+
+    def spy(self: PrivateTaskBot, batch: list[PackedDialogue]) -> list[float]:
+        drawn.extend(packed.dialogue_id for packed in batch)
+        return original(self, batch)
+
+    monkeypatch.setattr(PrivateTaskBot, "fill_gradients", spy)
+    recipe = replace(GIVEN, sample_rate=0.1, insecure_seed=3)
+    _, result = train(recipe, replace(SETTINGS, max_epochs=30), split=replace(few_dialogues, calibration=()))
+    assert result.steps == 300
+    counts = [drawn.count(member.id) for member in few_dialogues.members]
+    assert sum(counts) == len(drawn)
+    assert 180 - 4 * 13 < len(drawn) < 180 + 4 * 13  # a binomial of 1800 draws at 0.1 deviates by 12.7
+    assert all(30 - 4 * 5.2 < n < 30 + 4 * 5.2 for n in counts)
+
+
+def test_batches_are_never_drawn_twice(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[list[int]]] = []
+    original = PoissonBatches.epoch
+
+    def spy(self: PoissonBatches, epoch: int) -> list[list[int]]:
+        drawn.append(original(self, epoch))
+        return drawn[-1]
+
+    monkeypatch.setattr(PoissonBatches, "epoch", spy)
+    recipe = replace(GIVEN, sample_rate=0.3)  # four steps an epoch: two draws are alike once in half a million
+    one_epoch = replace(EVERY_STEP, max_epochs=1)
+    train(recipe, one_epoch)
+    train(recipe, one_epoch, folder="b")
+    with monkeypatch.context() as patch:
+        cut_power(patch, PrivateTaskBot, "clip_gradient", 3)
+        with pytest.raises(PowerCut):
+            train(recipe, one_epoch, folder="c")
+    train(recipe, one_epoch, folder="c")
+    assert len(drawn) == 4
+    assert all(one != other for i, one in enumerate(drawn) for other in drawn[:i])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sample_rate": 2 / 3}, r"sample_rate of the batches is 0\.66\d*, epsilon is for 0\.33"),
+        ({"n_steps": 6}, "n_steps of the batches is 6, epsilon is for 3"),
+        ({"n_dialogues": 5}, "n_dialogues of the batches is 5, epsilon is for 6"),
+        ({"generator": torch.Generator().manual_seed(0)}, "the sampling comes from a generator that may be foretold"),
+    ],
+)
+def test_batches_that_are_not_those_of_the_mechanism_are_refused(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    original = PrivateTaskBot.plan_batches
+
+    def plan(self: PrivateTaskBot, data: Any, settings: TrainerSettings, run_dir: Path) -> Any:
+        original(self, data, settings, run_dir)
+        self._batches = replace(self._batches, **changes)
+        return self._batches
+
+    monkeypatch.setattr(PrivateTaskBot, "plan_batches", plan)
+    with pytest.raises(PrivacyError, match=said):
+        train()
+    assert not (tmp_path / "a" / LEDGER_NAME).exists()
+
+
 # --- noise ---
 
 
@@ -502,13 +688,15 @@ def test_noise_is_never_drawn_twice(
             assert abs(correlation(one, other)) < 6 / math.sqrt(n)
 
 
-def test_a_known_seed_repeats_everything_and_promises_nothing(train: Train) -> None:
+def test_a_known_seed_repeats_everything_and_promises_nothing(train: Train, tmp_path: Path) -> None:
     known = replace(PRIVATE, insecure_seed=5)
     first, result = train(known)
     assert are_equal(first, train(known, folder="b")[0])
     assert not are_equal(first, train(replace(known, insecure_seed=6), folder="c")[0])
     assert result.privacy is None
     assert "NOT private" in result.notes[0]
+    with pytest.raises(PrivacyError, match="noise is known"):
+        read_history(tmp_path / "a" / LEDGER_NAME)
 
 
 def test_the_callers_random_state_is_left_alone(train: Train) -> None:
@@ -656,3 +844,113 @@ def test_nothing_but_plain_values_describes_the_mechanism(train: Train, tmp_path
     assert checkpoint[DP_KEY]["n_steps"] == 9
     assert isinstance(checkpoint[DP_KEY]["ledger_id"], str)
     assert {type(value) for value in checkpoint[DP_KEY]["settings"].values()} <= {int, float, str, type(None)}
+
+
+def test_a_checkpoint_holds_what_is_listed_here_and_no_more(train: Train, tmp_path: Path) -> None:
+    """A batch's size, or a generator's state, would tell what no epsilon covers."""
+    train(settings=replace(EVERY_STEP, keep_checkpoints=True))
+    checkpoint = torch.load(tmp_path / "a/checkpoints/last.ckpt", weights_only=True)
+    assert set(checkpoint) == {
+        "callbacks",
+        "epoch",
+        "global_step",
+        "hparams_name",
+        "hyper_parameters",
+        "loops",
+        "lr_schedulers",
+        "optimizer_states",
+        "pytorch-lightning_version",
+        "state_dict",
+        DP_KEY,
+        STATE_KEY,
+    }
+    assert set(checkpoint[DP_KEY]) == {"ledger_id", "n_steps", "stop_at", "settings"}
+    assert set(checkpoint[STATE_KEY]) == {
+        "fingerprint",
+        "random_state",
+        "history",
+        "tokens_trained",
+        "epoch_loss",
+        "epoch_tokens",
+        "calibration_loss",
+        "calibration_tokens",
+        "seconds",
+    }
+    states = [path for path, value in walk(checkpoint) if isinstance(value, Tensor) and value.dtype == torch.uint8]
+    assert states == [f"/{STATE_KEY}/random_state/cpu"]  # torch's global one, from which nothing private is drawn
+
+
+def test_a_frozen_weight_that_moved_is_an_error(
+    train: Train, make_adapted_model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meddle(self: PrivateTaskBot) -> None:
+        frozen = next(w for name, w in self.model.named_parameters() if "o_proj" in name and not w.requires_grad)
+        frozen.data[0] += 1
+
+    monkeypatch.setattr(PrivateTaskBot, "clip_gradient", meddle)
+    with pytest.raises(PrivacyError, match=r"training changed 1 frozen tensors, the first is .*o_proj"):
+        train(GIVEN, replace(SETTINGS, max_epochs=1), model=make_adapted_model())
+
+
+def test_dropout_is_refused_before_anything_is_spent(
+    train: Train, make_small_model: Callable[[], Any], tmp_path: Path
+) -> None:
+    adapter = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", lora_dropout=0.1)
+    with pytest.raises(PrivacyError, match=r"1 layers drop values at random.*p=0\.1.*set backbone\.lora\.dropout=0"):
+        train(model=get_peft_model(make_small_model(), adapter))
+    functional = make_small_model()
+    functional.model.layers[0].self_attn.attention_dropout = 0.1
+    with pytest.raises(PrivacyError, match=r"the model draws random numbers.*set backbone\.lora\.dropout=0"):
+        train(model=functional)
+    assert not (tmp_path / "a" / LEDGER_NAME).exists()
+
+
+# --- other recipes of the stack ---
+
+
+class Loud(PrivateTaskBot):
+    """Trains as it likes."""
+
+
+class MakesLoud(Recipe):
+    def privatize(self, module: Any) -> Any:
+        return Loud(module.model, module.plan, module.settings)
+
+
+class MakesPlain(Recipe):
+    def privatize(self, module: Any) -> Any:
+        return TaskBot(module.model, module.plan)
+
+
+class MakesOther(Recipe):
+    def privatize(self, module: Any) -> Any:
+        return PrivateTaskBot(module.model, module.plan, replace(module.settings, max_grad_norm=1e9))
+
+
+@pytest.mark.parametrize(
+    ("other", "name"), [(MakesLoud(), "Loud"), (MakesPlain(), "TaskBot"), (MakesOther(), "PrivateTaskBot")]
+)
+def test_a_recipe_that_undoes_the_promise_is_refused(train: Train, tmp_path: Path, other: Recipe, name: str) -> None:
+    with pytest.raises(PrivacyError, match=f"promises privacy per dialogue, and what trains is a {name} that"):
+        train(others=(other,))
+    assert not (tmp_path / "a").exists()
+
+
+class Gossip(Recipe):
+    """Takes the first turn of whoever stands before, and says that it does not."""
+
+    def rewrite(self, dialogues: Sequence[Dialogue], schema: Schema, *, epoch: int, seed: int) -> Sequence[Dialogue]:
+        shifted = [dialogues[-1], *dialogues[:-1]]
+        return [replace(d, turns=(other.turns[0], *d.turns[1:])) for d, other in zip(dialogues, shifted, strict=True)]
+
+
+def test_a_recipe_that_looks_at_other_dialogues_is_found_out(train: Train, tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="gossip rewrites a member otherwise when it is alone"):
+        train(others=(Gossip(),))
+    assert not (tmp_path / "a").exists()
+
+
+def test_no_guarantee_where_one_was_promised_is_an_error(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrivateTaskBot, "privacy", lambda self: None)
+    with pytest.raises(PrivacyError, match="training gave no guarantee"):
+        train(settings=replace(SETTINGS, max_epochs=1))

@@ -47,7 +47,7 @@ def found(text: str) -> list[tuple[str, str, str, str]]:
         (" area=north) Train(day=monday)", [("", "area", "north", ")"), ("Train", "day", "monday", ")")]),
         ("pizza hut, area=north)", [("", "", "pizza hut", ","), ("", "area", "north", ")")]),
         ("note: Hotel(a=b)", [("Hotel", "a", "b", ")")]),
-        ("at 9:15 A(b=c) Belief State: None", [("A", "b", "c", ")"), ("", "", "None", "")]),
+        ("at 9:15 A(b=c) Belief State: None", [("15 A", "b", "c", ")"), ("", "", "None", "")]),
         ("Hello there, how are you (today)?", []),
         (
             "Actions: hotel-inform(name=acorn, parking, area=?) bye()\nResponse: It is the acorn (at last): e=f.",

@@ -534,7 +534,19 @@ def test_a_continuation_of_which_nothing_remains_has_no_score() -> None:
 
 PARTS = (
     *("Restaurant(", "Train(", "name=", "area=", "day=", "book time=", ",", ")", " ", "\n", "\\", "(", "=", ":"),
-    *("golden wok", "pizza hut", "north", "monday", "09:15", "dont care", "None", "Belief State:", "Actions:", "User:", "wok"),
+    *(
+        "golden wok",
+        "pizza hut",
+        "north",
+        "monday",
+        "09:15",
+        "dont care",
+        "None",
+        "Belief State:",
+        "Actions:",
+        "User:",
+        "wok",
+    ),
 )
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 HISTORY = "User: the Golden-Wok at 9:15?\n"

@@ -185,3 +185,26 @@ def test_the_device_is_the_one_that_lightning_takes(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.backends, "mps", SimpleNamespace(is_available=lambda: False))
     assert making.training_device(auto) == "cpu"
     assert making.training_device(replace(auto, accelerator="tpu")) == "tpu"
+
+
+def test_a_private_run_that_died_before_its_report_spends_nothing_twice(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hushbot.training import backbone
+
+    private = ("recipe=dp_sgd", "recipe.dp_sgd.accountant=rdp")
+
+    def die(*_given: Any, **_named: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backbone, "save_model", die)
+        with pytest.raises(KeyboardInterrupt):
+            make("run", *private)
+    spent = [line for line in (tmp_path / "run/privacy_ledger.jsonl").read_text().splitlines() if '"step"' in line]
+    report = make("run", *private)
+    again = [line for line in (tmp_path / "run/privacy_ledger.jsonl").read_text().splitlines() if '"step"' in line]
+    assert report.recipe.privacy is not None
+    assert report.recipe.privacy.steps == len(spent) == len(again) == 1
+    assert not any("budget" in note for note in report.notes)
+    assert not (tmp_path / "run/checkpoints").exists()

@@ -96,6 +96,11 @@ def test_summary_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_guarantee_is_written_with_unit_and_delta_and_its_absence_is_no_number() -> None:
     plain = make_report("turn_level", 0, 0.5, 0.6)
     assert guarantee(private(plain, 8.0)) == "epsilon 8 per dialogue, delta 0.008"
+    both = private(plain, 8.0)
+    assert both.recipe.privacy is not None
+    privacy = both.recipe.privacy.model_copy(update={"epsilon_at_1e5": 12.345})
+    both = both.model_copy(update={"recipe": both.recipe.model_copy(update={"privacy": privacy})})
+    assert guarantee(both) == "epsilon 8 per dialogue, delta 0.008 (epsilon 12.35 at delta 1e-05)"
     assert guarantee(plain) == "none"
     assert guarantee(private(plain, float("inf"))) == "none (epsilon is not finite)"
     assert "its formal guarantee is epsilon 8 per dialogue, delta 0.008" in summary(private(plain, 8.0))

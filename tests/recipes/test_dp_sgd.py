@@ -106,3 +106,14 @@ def test_the_unit_is_the_dialogue_and_only_a_known_seed_is_worth_a_note() -> Non
     assert DpSgd().notes((), Schema(()), seed=0) == ()
     (note,) = DpSgd(insecure_seed=3).notes((), Schema(()), seed=0)
     assert "NOT private" in note
+
+
+def test_noise_that_gives_no_finite_epsilon_is_refused_unless_none_is_promised() -> None:
+    with pytest.raises(ConfigError, match=r"noise_multiplier=0\.005 must be at least 0\.01"):
+        DpSgd(target_epsilon=None, noise_multiplier=0.005)
+    assert DpSgd(target_epsilon=None, noise_multiplier=0.01).noise_multiplier == 0.01
+    assert DpSgd(target_epsilon=None, noise_multiplier=0.005, insecure_seed=0).noise_multiplier == 0.005
+
+
+def test_only_settings_that_exist_are_said_to_have_no_effect() -> None:
+    assert set(DpSgd.no_effect) == {"engine", "chunk_tokens"} <= {field.name for field in fields(DpSgd)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from hushbot.commands.train import say
 from hushbot.composition import compose, decisive
-from hushbot.errors import ConfigError, DataError, HushbotError
+from hushbot.errors import ConfigError, HushbotError
 from hushbot.run import RunDirectory, config_sha256
 from hushbot.types import AuditReport
 
@@ -23,8 +23,9 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
         if not config["run"]:
             raise ConfigError("run is empty; target=run needs run=DIR, the run directory to attack")
         audited = RunDirectory.open(config["run"])
-        # Who was a member is the audited run's to say: its data, its split and its seed are taken over.
-        config |= _setting_of(audited)
+        from hushbot.evaluation.audited import setting_of
+
+        config |= setting_of(audited, trust)
         # Runs of one split share their manifest, so the bot itself must be part of what an audit is.
         config["audited"] = audited.read_report().run.model_dump(include={"id", "weights_sha256"})
     elif config["target"] != "hf" or not config["model"]:
@@ -43,13 +44,6 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     print(f"report: {path / 'report.html'}")
 
 
-def _setting_of(audited: RunDirectory) -> dict[str, Any]:
-    theirs, keys = audited.config, ("data", "split", "seed")
-    if missing := [key for key in keys if key not in theirs]:
-        raise DataError(f"{audited.config_path} has no {', '.join(missing)}; give a run directory of `train`")
-    return {key: theirs[key] for key in keys}
-
-
 def out_path(config: dict[str, Any]) -> Path:
     """Return where the audit is written."""
     if config["out"]:
@@ -60,11 +54,9 @@ def out_path(config: dict[str, Any]) -> Path:
 def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]) -> AuditReport:
     """Run the suite against the target, resuming what is there."""
     from hushbot.evaluation import suite
-    from hushbot.evaluation.audited import check_run, load_model_target, load_run_target
+    from hushbot.evaluation.audited import load_model_target, load_run_target
 
     suite.check(config, trust)
-    if audited is not None:
-        check_run(audited, trust)
     suite.quieten()
     name = audited.read_report().recipe.stack if audited is not None else [Path(str(config["model"])).name]
     experiment = suite.prepare(config, "+".join(name))

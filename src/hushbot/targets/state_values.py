@@ -3,8 +3,9 @@
 Guarantees: whatever `prompts.read_state` or `prompts.read_changes` reads as a triplet is found here, too, under the
 same escapes, in states that were cut, under a marker in another spelling (`belief state:`) and in lines without one
 (`area=north, food=thai)`); so is what stands in a state line where no value belongs, because an attacker may read
-more forgivingly than we do. After the marker of another section (`Actions:`, `Response:`, `User:`, ...) everything
-between `=` and the next `,`, `)` or end of the line is a value; the rest is what somebody says or does.
+more forgivingly than we do. In any other line, and after the marker of another section (`Actions:`, `Response:`,
+`User:`, ...), everything between `=` and the next `,`, `)` or end of the line is a value; the rest is what somebody
+says or does.
 
 Voids it: text in place of a name, before `(` or `=`, counts as the name it stands for; a line that holds one bare
 value, without marker or slot, is ordinary text, and so is what another section says without `=`: the prose of a
@@ -85,9 +86,11 @@ def _scan_line(text: str, at: int, end: int) -> Iterator[_Scanner]:
         line.skip_blanks()
         line.read_domains()
         yield line
-    section = _SECTION.search(text, at, end)
-    if section or marker is None or marker.start() > start:
-        line = _Scanner(text, section.start() if section and marker and marker.start() <= start else at)
+    # Of a state only what follows the marker of another section is left to read.
+    is_state = marker is not None and marker.start() <= start
+    section = _SECTION.search(text, at, end) if is_state else None
+    if section or not is_state:
+        line = _Scanner(text, section.start() if section else at)
         line.read_entries()
         yield line
 
@@ -195,7 +198,7 @@ class _Scanner:
                 self.at += 1
                 start, value = self.token(",)\n")
                 stop = self.stop if self.stop in (",", ")") else ""
-                section = [""] + _SECTION.findall(self.text, begin, start)
+                section = ["", *_SECTION.findall(self.text, begin, start)]
                 self.found.append(Written(heads[-1] if heads else "", name, value, start, self.at, stop, section[-1]))
             if self.stop == "(":
                 heads.append(name)

@@ -1,8 +1,9 @@
 """The causal language model that a bot starts from: three ways to name one, one way to load it.
 
-Guarantees: `load` returns the model on the CPU, in training mode, without dropout, with its adapter applied
-and its attention checked for packed training (`prefix_attention.verify`). Weights are read from safetensors
-only and no code that came with a model is run. `model_folder` saves and loads what training made of it.
+Guarantees: `load` returns the model on the CPU, in training mode, with its adapter applied and its attention checked
+for packed training (`prefix_attention.verify`). The base model's own dropout is off; an adapter has the dropout of
+`lora.dropout`, 0 unless set. Weights are read from safetensors only and no code that came with a model is run.
+`model_folder` saves and loads what training made of it.
 
 Sources: LoRA, Hu et al. 2021 (arXiv 2106.09685); SmolLM2, Allal et al. 2025 (arXiv 2502.02737).
 """
@@ -61,7 +62,8 @@ class LoraSettings:
     alpha: int = 32
     """Scale of the update; it is multiplied by alpha / r."""
     dropout: float = 0.0
-    """Dropout before the adapter. Above 0, packed training equals ordinary rows in expectation only."""
+    """Dropout before the adapter. Above 0, packed training equals ordinary rows in expectation only, and private
+    training is refused."""
     targets: tuple[str, ...] | None = None
     """Names of the layers to adapt (`q_proj`); null adapts every linear layer except the output head."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Protocol
@@ -185,7 +186,8 @@ class DialogueData(pl.LightningDataModule):
         seed: Decides order and rewriting.
 
     Raises:
-        DataError: There is no member, or dialogues of a part cannot be trained on; all of them are named.
+        DataError: There is no member, two have one id, or dialogues of a part cannot be trained on; all of those are
+            named.
     """
 
     def __init__(
@@ -201,6 +203,11 @@ class DialogueData(pl.LightningDataModule):
         super().__init__()
         if not members:
             raise DataError("there is no member dialogue to train on; set split.members to at least 1")
+        if repeated := sorted(name for name, n in Counter(dialogue.id for dialogue in members).items() if n > 1):
+            raise DataError(
+                f"{len(repeated)} ids stand for several members, the first is {repeated[0]!r}; give "
+                "dialogues distinct ids"
+            )
         self.members = tuple(members)
         self.batch_size = batch_size
         self.seed = seed
@@ -216,7 +223,7 @@ class DialogueData(pl.LightningDataModule):
         self.n_supervised = sum(pack.n_supervised for pack in first)
         """Supervised tokens in one pass over the members, as the first epoch has them."""
         self.fingerprint = _fingerprint(self._packer, [*first, *self._calibration])
-        """Changes with the data, the tokenizer, the recipes and the length limit."""
+        """Changes with the data, the tokenizer, the recipes' settings that have an effect, and the length limit."""
 
     @property
     def has_calibration(self) -> bool:
@@ -254,6 +261,7 @@ def _fingerprint(packer: Packer, packs: Sequence[PackedDialogue]) -> str:
     digest = hashlib.sha256()
     for name, recipe in zip(packer.stack.names, packer.stack.recipes, strict=True):
         settings: dict[str, Any] = asdict(recipe) if is_dataclass(recipe) else {}
+        settings = {key: value for key, value in settings.items() if key not in recipe.no_effect}
         digest.update(f"{name} {json.dumps(settings, sort_keys=True, default=_plain)}\n".encode())
     digest.update(f"{packer.max_length}\n".encode())
     for packed in packs:

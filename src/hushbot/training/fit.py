@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hushbot.errors import ConfigError
+from hushbot.errors import ConfigError, PrivacyError
 from hushbot.schema import Schema
 from hushbot.training.stack import RecipeStack
 from hushbot.types import AuditSplit, PrivacyInfo
@@ -164,6 +164,7 @@ def fit(
     """
     from hushbot.training.data import DialogueData, Packer
     from hushbot.training.module import TaskBot
+    from hushbot.training.private_checks import check_alone
 
     data = DialogueData(
         members=split.members,
@@ -180,11 +181,56 @@ def fit(
             f"patience={settings.patience} needs calibration dialogues to stop by, there are none; "
             "set split.calibration or trainer.patience=null"
         )
-    module: TaskBot = stack.privatize(TaskBot(model, plan_training(data, settings)))
+    module = _trained_by(stack, TaskBot(model, plan_training(data, settings)))
+    if stack.privacy_unit is not None:
+        check_alone(stack, split.members, schema, seed=seed)
     data.batches = module.plan_batches(data, settings, checkpoint_dir.parent)
     result = _train(module, data, settings, checkpoint_dir)
     notes = (*stack.notes(split.members, schema, seed=seed), *module.notes())
-    return replace(result, privacy=module.privacy(), notes=notes)
+    privacy = _guarantee(stack, module)
+    if not settings.keep_checkpoints:  # not earlier: without it, what was trained could not be reported any more
+        _remove_checkpoint(checkpoint_dir / CHECKPOINT_NAME)
+    return replace(result, privacy=privacy, notes=notes)
+
+
+def _trained_by(stack: RecipeStack, module: TaskBot) -> TaskBot:
+    """Return the module that trains.
+
+    Raises:
+        PrivacyError: The stack promises a guarantee, and what trains is not the module that gives it.
+    """
+    trains: TaskBot = stack.privatize(module)
+    if stack.privacy_unit is None:
+        return trains
+    from hushbot.training.private_module import PrivateTaskBot
+
+    promising = [recipe for recipe in stack.recipes if recipe.privacy_unit is not None]
+    # A subclass may do with the members what no ledger sees.
+    settings: object = getattr(trains, "settings", None)
+    if type(trains) is not PrivateTaskBot or not any(settings is recipe for recipe in promising):
+        raise PrivacyError(
+            f"recipe={'+'.join(stack.names)} promises privacy per {stack.privacy_unit}, and what trains is a "
+            f"{type(trains).__name__} that the promising recipe did not make; leave out the recipe that replaced it"
+        )
+    return trains
+
+
+def _guarantee(stack: RecipeStack, module: TaskBot) -> PrivacyInfo | None:
+    """Return what training guarantees.
+
+    Raises:
+        PrivacyError: The stack promises a guarantee, and there is none though the noise was secret.
+    """
+    from hushbot.training.private_module import PrivateTaskBot
+
+    privacy = module.privacy()
+    is_insecure = isinstance(module, PrivateTaskBot) and module.is_insecure
+    if stack.privacy_unit is not None and privacy is None and not is_insecure:
+        raise PrivacyError(
+            f"recipe={'+'.join(stack.names)} promises privacy per {stack.privacy_unit}, and training gave no "
+            "guarantee; start a new run in another directory"
+        )
+    return privacy
 
 
 def plan_training(data: DialogueData, settings: TrainerSettings) -> TrainingPlan:
@@ -251,8 +297,6 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
             module.eval()
     if best is not None and best.weights:  # none where a privacy budget ended before min_epochs
         best.restore(module)
-    if not settings.keep_checkpoints:
-        _remove_checkpoint(path)
     losses = [r.calibration_loss for r in module.history if r.calibration_loss is not None]
     return FitResult(
         epochs=len(module.history),

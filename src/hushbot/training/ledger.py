@@ -51,6 +51,8 @@ class LedgerHeader:
     max_grad_norm: float
     """The clipping norm."""
     n_dialogues: int
+    is_insecure: bool = False
+    """Whether the noise is known to whoever knows `insecure_seed`, so that the steps have no epsilon."""
 
     def __post_init__(self) -> None:
         merge([self.spending(0)])
@@ -121,6 +123,11 @@ class PrivacyLedger:
                     f"{path} is about data {known.data_fingerprint[:12]}, this run's are "
                     f"{header.data_fingerprint[:12]}; restore the data or {NEW_RUN}"
                 )
+            if known.is_insecure != header.is_insecure:
+                raise PrivacyError(
+                    f"{path} was begun with is_insecure={known.is_insecure}, this run has {header.is_insecure}; set "
+                    f"recipe.dp_sgd.insecure_seed as it was or {NEW_RUN}"
+                )
         is_new = content.size == 0
         content.ledger_id = content.ledger_id or secrets.token_hex(16)
         content.headers.append(header)
@@ -190,11 +197,17 @@ def read_history(path: Path) -> tuple[Spending, ...]:
     """Return everything that a ledger file says was spent, without writing to it.
 
     Raises:
-        PrivacyError: The file is missing or damaged, or has no header, so that its cost is unknown.
+        PrivacyError: The file is missing or damaged, or has no header, so that its cost is unknown; or its noise
+            is known, so that no epsilon may be computed from it.
     """
     content = _read(path)
     if not content.headers:
         raise PrivacyError(f"{path} has no header, so what was spent is unknown; restore it or {NEW_RUN}")
+    if any(header.is_insecure for header in content.headers):
+        raise PrivacyError(
+            f"{path} is of a run whose noise is known (insecure_seed), so there is no epsilon; set "
+            f"recipe.dp_sgd.insecure_seed=null and {NEW_RUN}"
+        )
     return content.history()
 
 
@@ -260,7 +273,7 @@ def _is_torn(line: str) -> bool:
 
 def _add_header(content: _Content, entry: Mapping[str, Any], where: str) -> None:
     # Whole numbers are fine where floats stand, but not the other way round.
-    kinds = {"data_fingerprint": str, "n_dialogues": int}
+    kinds = {"data_fingerprint": str, "n_dialogues": int, "is_insecure": bool}
     values = {f.name: _value(entry, f.name, kinds.get(f.name, float), where) for f in fields(LedgerHeader)}
     ledger_id = _value(entry, "ledger", str, where)
     if content.ledger_id not in (None, ledger_id):
@@ -293,7 +306,7 @@ def _step(entry: Mapping[str, Any], where: str) -> Spending:
 
 def _value(entry: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
     value: Any = entry.get(name)
-    is_right = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    is_right = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
     if not is_right or (kind is float and not abs(value) < 1e300):
         raise PrivacyError(f"{where}: {name}={value!r} must be a {kind.__name__}; restore the ledger or {NEW_RUN}")
     return value

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import torch
 
@@ -20,6 +21,7 @@ from hushbot.errors import ConfigError, PrivacyError
 
 _N_WORDS = 624  # of the Mersenne twister, which are the words 3 to 626 of the state that torch hands out
 _FIRST_WORD = 3
+_SECRET: WeakSet[torch.Generator] = WeakSet()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,13 @@ def secret_generator(device: str = "cpu") -> torch.Generator:
     if generator.device.type == "cpu":
         # On the CPU a seed counts with its lower 32 bits only, few enough to try them all.
         _fill_with_entropy(generator)
+    _SECRET.add(generator)
     return generator
+
+
+def is_secret(generator: torch.Generator) -> bool:
+    """Return whether `secret_generator` made a generator, in this process."""
+    return generator in _SECRET
 
 
 def seeded_generator(seed: int, device: str = "cpu") -> torch.Generator:

@@ -1,7 +1,10 @@
-"""What must hold before and after private training: the trainer's settings, and which weights moved.
+"""What must hold before and after private training: trainer, sampling, model and recipes, and which weights moved.
 
 Guarantees: every known setting of Lightning's `Trainer` under which the clipping, the noise or the accounting would be
-void is refused before the first step, all at once. Afterwards every trainable tensor differs from what it was, and
+void is refused before the first step, all at once. So are batches that are not drawn as epsilon is computed for; a
+model that draws random numbers, since one dialogue's dropout mask then depends on who came before it in the batch, and
+that dialogue more or less moves the sum by several clipping norms; and, on the dialogues that are looked at, recipes
+that rewrite one by looking at others. Afterwards every trainable tensor differs from what it was, and
 every other tensor that is saved, buffers included, is bit for bit the same: running statistics of a batch
 normalisation, say, would carry members into the model past the noise.
 
@@ -11,15 +14,22 @@ Void for what other callbacks do to gradients or weights: fit adds none that doe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from hushbot.errors import HushbotError, PrivacyError
+from hushbot.schema import Schema
 from hushbot.training.data import Batches
+from hushbot.training.mechanism import Mechanism
 from hushbot.training.module import TaskBot
+from hushbot.training.packing import PackedDialogue, loss_sum
+from hushbot.training.poisson import PoissonBatches, is_secret
+from hushbot.training.prefix_attention import Branch, PrefixLayout
+from hushbot.training.stack import RecipeStack
+from hushbot.types import Dialogue
 
 OPTIMISERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 """They compute from the noisy gradient alone; others may look at the loss or at the batch."""
@@ -86,6 +96,76 @@ def refusals(trainer: Any, module: TaskBot, batches: Batches) -> list[str]:
     return [message for message, ok in rules if not ok]
 
 
+def sampling_refusals(
+    batches: PoissonBatches, noise: torch.Generator, mechanism: Mechanism, *, is_insecure: bool
+) -> list[str]:
+    """Return everything about batches and noise that is not what epsilon is computed for, one message each.
+
+    Args:
+        batches: What is trained on.
+        noise: Where the noise comes from.
+        mechanism: What is accounted for.
+        is_insecure: Whether seeds are known, so that no epsilon is reported.
+    """
+    rules = [
+        (
+            f"{name} of the batches is {found!r}, epsilon is for {planned!r}; train on what plan_batches returned",
+            found == planned,
+        )
+        for name, found, planned in (
+            ("sample_rate", batches.sample_rate, mechanism.sample_rate),
+            ("n_steps", batches.n_steps, mechanism.steps_per_epoch),
+            ("n_dialogues", batches.n_dialogues, mechanism.n_units),
+        )
+    ]
+    rules += [
+        (
+            f"the {name} comes from a generator that may be foretold; use secret_generator",
+            is_insecure or is_secret(made),
+        )
+        for name, made in (("sampling", batches.generator), ("noise", noise))
+    ]
+    rules.append(("sampling and noise share one generator; make one for each", noise is not batches.generator))
+    return [message for message, ok in rules if not ok]
+
+
+def chance_refusals(model: nn.Module) -> list[str]:
+    """Return what in a model is left to chance, one message each; two passes on made-up tokens are compared.
+
+    Args:
+        model: A language model, in training mode as it is trained.
+    """
+    dropping = {name: rate for name, module in model.named_modules() if (rate := _drop_rate(module)) > 0}
+    remedy = "set backbone.lora.dropout=0, or use a backbone without dropout"
+    if dropping:
+        first = next(iter(dropping))
+        return [
+            f"{len(dropping)} layers drop values at random, the first is {first} with p={dropping[first]}: one "
+            f"dialogue would change the masks of others, past the clipping; {remedy}"
+        ]
+    if _is_left_to_chance(model):
+        return [f"the model draws random numbers in training, which couples the dialogues of a batch; {remedy}"]
+    return []
+
+
+def check_alone(stack: RecipeStack, members: Sequence[Dialogue], schema: Schema, *, seed: int) -> None:
+    """Check on a few members, for two epochs, that recipes rewrite each as they would if it were the only one.
+
+    Raises:
+        PrivacyError: One is rewritten otherwise among others, so clipping its gradient does not bound its influence.
+    """
+    last = len(members) - 1
+    for epoch in (0, 1):
+        together = stack.rewrite(members, schema, epoch=epoch, seed=seed)
+        for i in sorted({0, last // 3, 2 * last // 3, last}):
+            if stack.rewrite((members[i],), schema, epoch=epoch, seed=seed) != (together[i],):
+                raise PrivacyError(
+                    f"recipe={'+'.join(stack.names)} rewrites a member otherwise when it is alone, so one dialogue "
+                    "changes more than its own gradient and epsilon would not hold; leave out the recipe that looks at "
+                    "others"
+                )
+
+
 def weight_digests(model: nn.Module) -> dict[str, bytes]:
     """Return a hash of each weight, and of each buffer that is saved."""
     return {name: _digest(value) for name, value in model.state_dict().items()}
@@ -118,6 +198,50 @@ def check_weights(model: nn.Module, before: Mapping[str, bytes]) -> None:
             f"training changed {len(moved)} frozen tensors, the first is {moved[0]}: they got neither clipping nor "
             "noise; use a backbone without layers that keep statistics of what they see"
         )
+
+
+def _drop_rate(module: nn.Module) -> float:
+    """Return the probability with which a layer drops values; 0 where it is no such layer."""
+    if "drop" not in type(module).__name__.lower() and not isinstance(module, nn.modules.dropout._DropoutNd):
+        return 0.0
+    rates = (getattr(module, name, 0.0) for name in ("p", "drop_prob", "drop_rate", "dropout"))
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
+
+
+@torch.no_grad()
+def _is_left_to_chance(model: nn.Module) -> bool:
+    """Return whether a model's loss depends on the random state, or computing it advances that state."""
+    device = next(model.parameters()).device
+    packed = _made_up(model).to(device)
+    modes = {module: module.training for module in model.modules()}
+    found, moved = [], False
+    with torch.random.fork_rng():
+        try:
+            model.train()
+            for seed in (1, 2):
+                torch.manual_seed(seed)
+                # Dropout in front of weights that start at zero, as an adapter's, shows in the random state alone.
+                before = _random_states(device)
+                found.append(loss_sum(model, packed))
+                moved |= any(not torch.equal(*pair) for pair in zip(before, _random_states(device), strict=True))
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+    return moved or not torch.equal(*found)
+
+
+def _made_up(model: Any) -> PackedDialogue:
+    """Return a packed dialogue of tokens that nobody said: a trunk of 5, a branch of 4."""
+    n_tokens = model.get_input_embeddings().num_embeddings
+    ids = torch.tensor([[(7 * i + 3) % n_tokens for i in range(9)]])
+    positions = torch.tensor([[0, 1, 2, 3, 4, 2, 3, 4, 5]])
+    layout = PrefixLayout(5, (Branch(4, 2),))
+    return PackedDialogue("made-up", ids, positions, torch.tensor([3, 7]), ids[0, [4, 8]], layout)
+
+
+def _random_states(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 def _digest(tensor: torch.Tensor) -> bytes:

@@ -10,6 +10,7 @@ Guarantees, together with `mechanism`, `poisson`, `gradients` and `ledger`:
 * A resumed run draws fresh noise and batches, counts what was lost with the last checkpoint, and stops before the
   target is exceeded. Without the ledger that its checkpoint knows it is refused.
 * Epsilon is computed from the ledger file alone. With `insecure_seed` there is none.
+* Nothing in the model draws random numbers, which would couple the dialogues of a batch.
 * Afterwards every trainable tensor has changed and is finite, and every frozen one is bit for bit what it was
   (meta-pytorch/opacus #313: a wrapped model that was never used; #820: adapters that never moved).
 
@@ -30,13 +31,20 @@ from torch import nn
 from hushbot.errors import PrivacyError
 from hushbot.training.data import Batches, DialogueData
 from hushbot.training.gradients import ClippedSum, make_engine, noisy_gradient
+from hushbot.training.guarantee import COVERS, DOES_NOT_COVER, USUAL_DELTA, caveats
 from hushbot.training.ledger import LedgerHeader, PrivacyLedger, read_history
 from hushbot.training.mechanism import DpSettings, Mechanism, plan_mechanism
 from hushbot.training.module import TaskBot, TrainingPlan
 from hushbot.training.packing import PackedDialogue
 from hushbot.training.poisson import PoissonBatches, secret_generator, seeded_generator
 from hushbot.training.privacy import Spending, affordable_steps, epsilon
-from hushbot.training.private_checks import check_weights, refusals, weight_digests
+from hushbot.training.private_checks import (
+    chance_refusals,
+    check_weights,
+    refusals,
+    sampling_refusals,
+    weight_digests,
+)
 from hushbot.types import PrivacyInfo
 
 if TYPE_CHECKING:
@@ -46,19 +54,8 @@ LEDGER_NAME = "privacy_ledger.jsonl"
 DP_KEY = "dp"
 """Where a checkpoint says which ledger it belongs to and how many steps that ledger had."""
 REMEDY = "start a new run in another directory"
-COVERS = (
-    "the trained weights, all intermediate ones included: how much their distribution can depend on whether one "
-    "dialogue, all its turns together, is among the members"
-)
-DOES_NOT_COVER = (
-    "choosing hyper-parameters or arms by results on the same members",
-    "several dialogues of one person, unless they were merged into one",
-    "which dialogues were chosen: the split, de-duplication, dropping of unusable dialogues, the manifest",
-    "counts of the corpus in the report and the time that training took",
-    "calibration dialogues, which early stopping looks at",
-    "the audit's own numbers and records, which are computed on the members themselves",
-    "attacks on the floating-point representation of the noise, or on torch's random generator",
-)
+NOISE_TOLERANCE = 1e-6
+"""How far, of itself, calibrated noise may be from a checkpoint's: two machines round differently."""
 
 
 class PrivateTaskBot(TaskBot):
@@ -77,7 +74,12 @@ class PrivateTaskBot(TaskBot):
         super().__init__(model, plan)
         self.settings = settings
         self._resumed: Mapping[str, Any] | None = None
-        self._stop_at = 0
+        self._stop_at: int | None = None
+
+    @property
+    def is_insecure(self) -> bool:
+        """Return whether whoever knows `insecure_seed` knows the noise, so that there is no guarantee."""
+        return self.settings.insecure_seed is not None
 
     def plan_batches(self, data: DialogueData, settings: TrainerSettings, run_dir: Path) -> Batches:
         """Return Poisson batches, and settle noise, steps and schedule."""
@@ -95,6 +97,8 @@ class PrivateTaskBot(TaskBot):
         self.hparams.update(asdict(self.plan))
         self._ledger_path = run_dir / LEDGER_NAME
         self._data_fingerprint = data.fingerprint
+        # As training starts from them: a checkpoint is restored later.
+        self._before = weight_digests(self.model)
         self._tokens_per_step = mechanism.sample_rate * sum(packed.n_tokens for packed in data.packs(0))
         self._batches = PoissonBatches(
             n_dialogues=mechanism.n_units,
@@ -110,11 +114,11 @@ class PrivateTaskBot(TaskBot):
         Raises:
             PrivacyError: The ledger cannot be read, or its epsilon cannot be computed.
         """
-        if self.settings.insecure_seed is not None:
+        if self.is_insecure:
             return None
         mechanism, history = self.mechanism, read_history(self._ledger_path)
         spent = epsilon(history, delta=mechanism.delta, accountant=mechanism.accountant)
-        at_1e5 = epsilon(history, delta=1e-5, accountant=mechanism.accountant)
+        at_1e5 = epsilon(history, delta=USUAL_DELTA, accountant=mechanism.accountant)
         if math.isnan(spent.epsilon) or math.isnan(at_1e5.epsilon):
             raise PrivacyError(f"{self._ledger_path}: epsilon is not a number; set recipe.dp_sgd.accountant=rdp")
         return PrivacyInfo(
@@ -136,13 +140,15 @@ class PrivateTaskBot(TaskBot):
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note where the budget ended before the plan."""
-        planned = self.mechanism.total_steps
-        if self._stop_at >= planned:
-            return ()
+        """Return a note where the budget ended before the plan, and what must be known to read epsilon."""
+        planned, stop_at = self.mechanism.total_steps, self._stop_at
+        told = () if self.is_insecure else caveats(self.mechanism)
+        if self.mechanism.target_epsilon is None or stop_at is None or not stop_at <= self.global_step < planned:
+            return told
         return (
-            f"dp_sgd: the budget of epsilon {self.mechanism.target_epsilon} ended training after {self._stop_at} of "
+            f"dp_sgd: the budget of epsilon {self.mechanism.target_epsilon} ended training after {stop_at} of "
             f"{planned} planned steps: steps lost in interruptions count too",
+            *told,
         )
 
     # --- the step ---
@@ -151,7 +157,7 @@ class PrivateTaskBot(TaskBot):
         """Take one noisy step on one Poisson draw, which may be empty."""
         super().training_step(batch, batch_idx)
         self._check_finite()
-        if self.global_step >= self._stop_at:
+        if self._is_over():
             self.trainer.should_stop = True
 
     def fill_gradients(self, batch: list[PackedDialogue]) -> list[float]:
@@ -160,7 +166,7 @@ class PrivateTaskBot(TaskBot):
         Raises:
             PrivacyError: The budget is used up, or a dialogue stands in the batch twice.
         """
-        if self.global_step >= self._stop_at:
+        if self._is_over():
             raise PrivacyError(
                 f"step {self.global_step + 1} is beyond the {self._stop_at} that the budget allows; "
                 "leave the trainer's min_epochs and min_steps unset"
@@ -196,12 +202,16 @@ class PrivateTaskBot(TaskBot):
         Raises:
             PrivacyError: The trainer would void the guarantee, or the ledger is missing or another run's.
         """
-        if problems := refusals(self.trainer, self, self._batches):
-            raise PrivacyError("\n".join(problems))
         mechanism, resumed = self.mechanism, self._resumed or {}
+        self._noise = self._generator(self.device.type, 1)
+        if problems := [
+            *refusals(self.trainer, self, self._batches),
+            *sampling_refusals(self._batches, self._noise, mechanism, is_insecure=self.is_insecure),
+            *chance_refusals(self.model),
+        ]:
+            raise PrivacyError("\n".join(problems))
         self._engine = make_engine(self.settings.engine, self.model, chunk_tokens=self.settings.chunk_tokens)
         self._clipped = ClippedSum(self._engine.parameters, mechanism.max_grad_norm)
-        self._noise = self._generator(self.device.type, 1)
         self._ledger_path.parent.mkdir(parents=True, exist_ok=True)
         self._ledger = PrivacyLedger.open(
             self._ledger_path,
@@ -211,20 +221,19 @@ class PrivateTaskBot(TaskBot):
                 sample_rate=mechanism.sample_rate,
                 max_grad_norm=mechanism.max_grad_norm,
                 n_dialogues=mechanism.n_units,
+                is_insecure=self.is_insecure,
             ),
             expected_id=resumed.get("ledger_id"),
             at_least=resumed.get("n_steps", 0),
         )
 
     def on_train_start(self) -> None:
-        """Work out how many steps the budget allows, and remember the weights as they are.
+        """Work out how many steps the budget allows.
 
         Raises:
             PrivacyError: The budget was used up by runs of which nothing is left.
         """
         super().on_train_start()
-        self._first_step = self.global_step
-        self._before = weight_digests(self.model)
         self._stop_at = self.global_step + self._n_affordable()
         if self._stop_at == 0:
             raise PrivacyError(
@@ -241,15 +250,20 @@ class PrivateTaskBot(TaskBot):
             HushbotError: A trainable weight is not finite or did not change, or a frozen one did.
         """
         super().on_train_end()
-        if self.global_step > self._first_step:
+        if self.global_step > 0:
             check_weights(self.model, self._before)
 
+    def on_fit_end(self) -> None:
+        """Close the ledger."""
+        self._ledger.close()
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add which ledger knows the steps, and how many it had."""
+        """Add which ledger knows the steps, how many it had, and where the budget ends training."""
         super().on_save_checkpoint(checkpoint)
         checkpoint[DP_KEY] = {
             "ledger_id": self._ledger.ledger_id,
             "n_steps": self._ledger.n_steps,
+            "stop_at": self._stop_at,
             "settings": asdict(self.mechanism),
         }
 
@@ -265,12 +279,13 @@ class PrivateTaskBot(TaskBot):
                 "the checkpoint in this run's folder was not written by a private run, so what it spent is unknown; "
                 f"{REMEDY}"
             )
+        self._take_noise(state["settings"].get("noise_multiplier"))
         ours = asdict(self.mechanism)
         if differing := [key for key in ours if state["settings"].get(key) != ours[key]]:
             told = ", ".join(f"{key}={state['settings'].get(key)!r} now {ours[key]!r}" for key in differing)
             raise PrivacyError(f"the checkpoint in this run's folder was written with {told}; {REMEDY}")
         super().on_load_checkpoint(checkpoint)
-        self._resumed = state
+        self._resumed, self._stop_at = state, state.get("stop_at")
 
     # --- parts ---
 
@@ -278,6 +293,18 @@ class PrivateTaskBot(TaskBot):
         """Return a fresh generator: never the checkpoint's or the seed's, or a resumed run would repeat its noise."""
         seed = self.settings.insecure_seed
         return secret_generator(device) if seed is None else seeded_generator(2 * seed + stream, device)
+
+    def _take_noise(self, noise: object) -> None:
+        """Go on with a checkpoint's noise where this machine has calibrated it to nearly the same.
+
+        The budget holds all the same: it is asked again, with this noise, how many steps it allows.
+        """
+        ours, is_calibrated = self.mechanism.noise_multiplier, self.mechanism.target_epsilon is not None
+        if is_calibrated and isinstance(noise, float) and math.isclose(noise, ours, rel_tol=NOISE_TOLERANCE):
+            self.mechanism = replace(self.mechanism, noise_multiplier=noise)
+
+    def _is_over(self) -> bool:
+        return self._stop_at is None or self.global_step >= self._stop_at
 
     def _n_affordable(self) -> int:
         mechanism = self.mechanism
