@@ -57,20 +57,27 @@ def guarantee(report: AuditReport) -> str:
     return f"epsilon {privacy.epsilon:.4g} per {privacy.unit}, delta {privacy.delta:.4g}{also}"
 
 
+_ARM_WIDTH = len("dialogue_level")
+"""Where the terminal is narrow, numbers are folded before the name of a recipe is."""
+
+
 def print_summary(reports: Sequence[AuditReport]) -> None:
     """Print one table: a row per run, utility first, then each attack's headline above its chance line."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="utility and leakage, with 95% intervals", title_justify="left", show_lines=True)
-    table.add_column("arm", overflow="fold")
+    table = Table(
+        title="utility and leakage, with 95% intervals", title_justify="left", show_lines=True, pad_edge=False
+    )
+    table.add_column("arm", overflow="fold", min_width=_ARM_WIDTH)
     for name in UTILITY_SHOWN:
         table.add_column(name.replace("_", " "), overflow="fold")
     headlines = {name: attack.headline.metric for report in reports for name, attack in report.attacks.items()}
     for name, metric in headlines.items():
         table.add_column(f"{name}\n{metric}".replace("_", " "), overflow="fold")
     for report in reports:
-        cells = [f"{arm_name(report)}\nseed {report.run.seed}\nguarantee: {guarantee(report)}"]
+        arm = arm_name(report).replace("+", "\n+ ")  # a stack is longer than a column
+        cells = [f"{arm}\nseed {report.run.seed}\nguarantee: {guarantee(report)}"]
         cells += [_lines(report.utility.get(name)) for name in UTILITY_SHOWN]
         cells += [_attack_cell(report, name) for name in headlines]
         table.add_row(*cells)
