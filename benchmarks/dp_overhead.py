@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from packing import Claim, load_dialogues
+from packing import Claim, load_dialogues, tell
 
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.training.backbone import LoadedBackbone, LoraSettings, SmolLM2Backbone, TinyBackbone
@@ -189,12 +189,7 @@ def main() -> int:
     arguments.rounds = arguments.rounds or (3 if is_tiny else 1)
     arguments.chunk_tokens = arguments.chunk_tokens or (4096 if is_tiny else 512)
     torch.set_num_threads(1)
-    claims = measure(arguments)
-    for claim in claims:
-        print(claim)
-    n_met = sum(claim.is_met for claim in claims)
-    print(f"{n_met} of {len(claims)} goals met")
-    return 0 if n_met == len(claims) else 1
+    return tell(measure(arguments))
 
 
 if __name__ == "__main__":

@@ -192,6 +192,15 @@ def measure(arguments: argparse.Namespace) -> list[Claim]:
     ]
 
 
+def tell(claims: Sequence[Claim]) -> int:
+    """Print each claim and how many goals are met; return the exit code."""
+    for claim in claims:
+        print(claim)
+    n_met = sum(claim.is_met for claim in claims)
+    print(f"{n_met} of {len(claims)} goals met")
+    return 0 if n_met == len(claims) else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=["tiny", "smollm2"], default="tiny")
@@ -203,12 +212,7 @@ def main() -> int:
     arguments.dialogues = arguments.dialogues or (24 if is_tiny else 3)
     arguments.rounds = arguments.rounds or (3 if is_tiny else 1)
     torch.set_num_threads(1)
-    claims = measure(arguments)
-    for claim in claims:
-        print(claim)
-    n_met = sum(claim.is_met for claim in claims)
-    print(f"{n_met} of {len(claims)} goals met")
-    return 0 if n_met == len(claims) else 1
+    return tell(measure(arguments))
 
 
 if __name__ == "__main__":

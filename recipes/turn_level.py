@@ -17,15 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hushbot.prompts import (
-    ACTIONS_MARKER,
-    RESPONSE_MARKER,
-    STATE_MARKER,
-    database_line,
-    history_lines,
-    state_line,
-    text_line,
-)
+from hushbot.prompts import answer_segments, history_lines, state_line
 from hushbot.protocols import Recipe
 from hushbot.types import Dialogue, DialogueState, Example, Segment
 
@@ -44,15 +36,5 @@ class TurnLevel(Recipe):
 
 
 def _example(dialogue: Dialogue, turn_index: int, state: DialogueState) -> Example:
-    turn = dialogue.turns[turn_index]
-    segments = [Segment(line, False) for line in history_lines(dialogue, turn_index)]
-    segments += [Segment(STATE_MARKER, False), Segment(state_line(state), True)]
-    if turn.response is not None:
-        segments += [
-            Segment(database_line(turn.database), False),
-            Segment(ACTIONS_MARKER, False),
-            Segment(text_line(turn.actions), True),
-            Segment(RESPONSE_MARKER, False),
-            Segment(text_line(turn.response), True),
-        ]
-    return Example(dialogue.id, tuple(segments))
+    history = (Segment(line, False) for line in history_lines(dialogue, turn_index))
+    return Example(dialogue.id, (*history, *answer_segments(dialogue.turns[turn_index], state_line(state))))

@@ -181,16 +181,27 @@ def running_turn(turn: Turn, changes: Changes | None) -> tuple[Segment, ...]:
     if changes is None:
         answer = () if turn.response is None else (f"{SYSTEM_MARKER} {one_line(turn.response)}\n",)
         return (*segments, *(Segment(line, False) for line in answer))
-    segments += [Segment(STATE_MARKER, False), Segment(_changes_line(changes), True)]
-    if turn.response is not None:
-        segments += [
-            Segment(database_line(turn.database), False),
-            Segment(ACTIONS_MARKER, False),
-            Segment(text_line(turn.actions), True),
-            Segment(RESPONSE_MARKER, False),
-            Segment(text_line(turn.response), True),
-        ]
-    return tuple(segments)
+    return (*segments, *answer_segments(turn, _changes_line(changes)))
+
+
+def answer_segments(turn: Turn, line: str) -> tuple[Segment, ...]:
+    """Return what a bot learns to write in a turn, with its markers and the database line that it reads.
+
+    Args:
+        turn: Its database result, actions and response; without a response the answer ends after the state.
+        line: What follows the state marker: the whole state, or what the turn changed.
+    """
+    state = (Segment(STATE_MARKER, False), Segment(line, True))
+    if turn.response is None:
+        return state
+    return (
+        *state,
+        Segment(database_line(turn.database), False),
+        Segment(ACTIONS_MARKER, False),
+        Segment(text_line(turn.actions), True),
+        Segment(RESPONSE_MARKER, False),
+        Segment(text_line(turn.response), True),
+    )
 
 
 def running_turns(dialogue: Dialogue) -> tuple[tuple[Segment, ...], ...]:
