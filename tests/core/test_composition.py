@@ -75,7 +75,9 @@ def test_a_bot_may_be_trained_without_attacks_and_an_audit_has_some() -> None:
 def test_settings_of_an_option_that_was_not_chosen_are_told() -> None:
     config = composition.compose("compare", ["experiment=demo", "attack=membership"])
     (problem,) = composition.find_problems(config)
-    assert problem.startswith("attack.untargeted_extraction={'n_samples': 1200} is no component")
+    settings = config["attack"]["untargeted_extraction"]
+    assert problem.startswith(f"attack.untargeted_extraction={settings!r} is no component")
+    assert "choose the option with attack=" in problem
     assert composition.find_problems({"recipe": 3}) == [
         "recipe=3 must be a mapping of components; choose options with recipe=NAME"
     ]
