@@ -111,6 +111,16 @@ def render_state_prefix(state: DialogueState, n_triplets: int) -> str:
     return "".join(_state_parts(state)[:n_triplets]).rstrip(" ")
 
 
+def domain_opening(domain: str) -> str:
+    """Return what a state text writes before the slots of a domain: `Restaurant(`."""
+    return f"{_render_domain(domain)}("
+
+
+def slot_opening(slot: str) -> str:
+    """Return what a state text writes before the value of a slot: `area=`."""
+    return f"{_escape(slot)}="
+
+
 def read_state(text: str) -> ParsedState:
     """Read as much of a state as a text holds; never raises. The marker may be absent."""
     return _read(text)[1]

@@ -150,24 +150,61 @@ class Decoding:
     """Keep only the k most probable tokens; 0 keeps all."""
     top_p: float = 1.0
     """Nucleus: keep the smallest set of tokens whose probability reaches this; 1 keeps all."""
+    typical_p: float = 1.0
+    """Locally typical sampling: keep the tokens whose surprise is nearest to the expected one, the fewest whose
+    probability reaches this; 1 keeps all."""
     repetition_penalty: float = 1.0
     """Divide (or multiply, if negative) the logits of tokens already generated; 1 is off."""
+    start_temperature: float | None = None
+    """Temperature of the first new token, from which it falls by `temperature_step` a token down to `temperature`;
+    None starts there."""
+    temperature_step: float = 0.0
+    """How much the temperature falls with each new token."""
+    num_beams: int = 1
+    """Hypotheses kept at once; 1 is no beam search. A search gives its hypotheses best first: draw number d is beam
+    d mod num_beams of search d // num_beams, and without `samples_beams` all searches are alike."""
+    beam_groups: int = 1
+    """Groups of beams that are told apart by `diversity_penalty`; divides `num_beams`."""
+    diversity_penalty: float = 0.0
+    """Taken off a token's score for each beam of earlier groups that chose it at the same step."""
+    samples_beams: bool = False
+    """Whether the next tokens of beams are drawn instead of the best ones."""
+    length_penalty: float = 1.0
+    """Hypotheses are compared by log-probability divided by their number of tokens to this power."""
     stop: tuple[str, ...] = ("\n",)
     """Generation ends when one of these strings appears; the returned text ends before it."""
 
     def __post_init__(self) -> None:
+        start = self.start_temperature
         for name, ok, rule in (
-            (
-                "temperature",
-                math.isfinite(self.temperature) and self.temperature >= 0,
-                "finite and at least 0",
-            ),
+            ("temperature", math.isfinite(self.temperature) and self.temperature >= 0, "finite and at least 0"),
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "in (0, 1]"),
+            ("typical_p", 0 < self.typical_p <= 1, "in (0, 1]"),
             ("repetition_penalty", self.repetition_penalty > 0, "positive"),
+            ("start_temperature", start is None or self.temperature <= start < math.inf, "null or >= temperature"),
+            ("temperature_step", 0 <= self.temperature_step < math.inf, "finite and at least 0"),
+            ("num_beams", self.num_beams >= 1, "at least 1"),
+            ("beam_groups", self.beam_groups >= 1 and self.num_beams % self.beam_groups == 0, "a part of num_beams"),
+            ("diversity_penalty", 0 <= self.diversity_penalty < math.inf, "finite and at least 0"),
+            ("samples_beams", not self.samples_beams or self.num_beams > 1, "false without beams (num_beams=1)"),
+            ("length_penalty", math.isfinite(self.length_penalty), "finite"),
         ):
             if not ok:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be {rule}; set decoding.{name}")
+
+    def temperature_at(self, step: int) -> float:
+        """Return the temperature of the new token number `step`, counted from 0."""
+        if self.start_temperature is None:
+            return self.temperature
+        return max(self.temperature, self.start_temperature - self.temperature_step * step)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether every draw from a prompt is the same: greedy decoding, or beams that are not sampled."""
+        if self.num_beams > 1:
+            return not self.samples_beams
+        return self.temperature == 0 and self.start_temperature in (None, 0)
 
 
 class _Model(BaseModel):

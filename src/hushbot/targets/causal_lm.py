@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import ConfigError
-from hushbot.targets.row_cache import KeysValues, RowCache
+from hushbot.targets.row_cache import BranchCache, KeysValues, RowCache
 from hushbot.targets.token_tree import Packed, pack
 from hushbot.training.prefix_attention import NAME
 
@@ -100,16 +100,25 @@ class CausalLM:
 
     def tree_features(self, rows: Sequence[Packed]) -> Tensor:
         """Return the features of rows of packed sequences, each row padded on the right."""
-        longest = max(len(row.ids) for row in rows)
-        ids, depths, ends = (
-            torch.tensor([[*column, *[0] * (longest - len(column))] for column in columns], device=self.device)
-            for columns in zip(*((row.ids, row.depths, row.ends) for row in rows), strict=True)
-        )
-        places = torch.arange(longest, device=self.device)
-        # A token sees those before it whose subtree it stands in, and itself (padding, too: no row may be empty).
-        mask = (places[:, None] < ends[:, None, :]) & (places <= places[:, None])
-        mask |= places == places[:, None]
+        ids, depths, mask = self._tree(rows)
         return self._forward(ids, mask=self._as_taken(mask[:, None]), positions=depths)
+
+    def branch_features(self, memories: Sequence[KeysValues], rows: Sequence[Packed]) -> tuple[Tensor, KeysValues]:
+        """Read packed tokens behind what each row has read already.
+
+        Returns:
+            The features of those tokens, each row padded on the right, and their keys and values per layer, of shape
+            (rows, heads, tokens, width).
+        """
+        cache = BranchCache(memories)
+        ids, depths, mask = self._tree(rows)
+        lengths = torch.tensor(cache.lengths, device=self.device)
+        read = torch.arange(max(cache.lengths), device=self.device) < lengths[:, None]
+        mask = torch.cat([read[:, None].expand(-1, mask.shape[1], -1), mask], dim=2)
+        features = self._forward(
+            ids, mask=self._as_taken(mask[:, None]), cache=cache, positions=lengths[:, None] + depths
+        )
+        return features, cache.fresh
 
     def logits(self, features: Tensor) -> Tensor:
         """Return fp32 logits over the vocabulary of the features of some positions."""
@@ -160,6 +169,10 @@ class CausalLM:
         """Return whether sequences of up to that many tokens can be read packed (`tree_features`)."""
         # Without a plain head a whole tree's logits would be made, those of what nobody asked for included.
         return self.has_plain_head and depth <= self._window and self._reads_trees
+
+    def supports_branches(self, depth: int) -> bool:
+        """Return whether packed tokens can be read behind rows of up to that many tokens (`branch_features`)."""
+        return self.supports_trees(depth) and self._reads_branches
 
     @property
     def attention_width(self) -> int:
@@ -215,6 +228,18 @@ class CausalLM:
             return self.core.base_model(**arguments).last_hidden_state  # type: ignore[no-any-return]
         return self.core(**arguments).logits  # type: ignore[no-any-return]
 
+    def _tree(self, rows: Sequence[Packed]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ids and depths (rows, longest) and who sees whom (rows, longest, longest), padded on the right."""
+        longest = max(len(row.ids) for row in rows)
+        ids, depths, ends = (
+            torch.tensor([[*column, *[0] * (longest - len(column))] for column in columns], device=self.device)
+            for columns in zip(*((row.ids, row.depths, row.ends) for row in rows), strict=True)
+        )
+        places = torch.arange(longest, device=self.device)
+        # A token sees those before it whose subtree it stands in, and itself (padding, too: no row may be empty).
+        mask = (places[:, None] < ends[:, None, :]) & (places <= places[:, None])
+        return ids, depths, mask | (places == places[:, None])
+
     def _as_taken(self, mask: Tensor) -> Tensor:
         """Return a mask as the attention takes it: eager adds it to the scores, fused reads it as yes or no."""
         if self._attention != "eager":
@@ -264,6 +289,25 @@ class CausalLM:
         whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in (*texts, ids[5:10])]
         if not _agree(torch.stack(packed), torch.stack(whole)):
             _log.warning("%s misreads packed texts; one by one", type(self.core).__name__)
+            return False
+        return True
+
+    @cached_property
+    def _reads_branches(self) -> bool:
+        """Whether packed tokens behind a memory give what the model gives on whole sequences."""
+        ids = self._probe_ids(14).tolist()
+        heads, branches = [ids[:4], ids[5:8]], [[ids[8:10], ids[8:9] + ids[11:13]], [ids[9:11]]]
+        rows = [pack(group) for group in branches]
+        try:
+            features, _ = self.branch_features([read.memory for read in self.prefill(heads)], rows)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            _log.warning("%s cannot read on in branches (%s); text by text", type(self.core).__name__, error)
+            return False
+        branched = [self.logits(features[i, path[-1]]) for i, row in enumerate(rows) for path in row.paths]
+        texts = [head + branch for head, group in zip(heads, branches, strict=True) for branch in group]
+        whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in texts]
+        if not _agree(torch.stack(branched), torch.stack(whole)):
+            _log.warning("%s misreads branches; text by text", type(self.core).__name__)
             return False
         return True
 

@@ -1,6 +1,6 @@
 """From logits to the next token: the law that `Decoding` names, and random numbers that belong to a draw.
 
-Guarantees: the order is repetition penalty, temperature, top-k, top-p; a token outside the law is never
+Guarantees: the order is repetition penalty, temperature, top-k, top-p, typical; a token outside the law is never
 chosen; the choice inverts the cumulative distribution in token order, so equal logits and equal uniforms
 give equal tokens. The uniforms of a draw come from a Philox generator whose key is (seed, prompt position,
 draw number) and whose counter is the step: they do not depend on what else is in the batch. Logits that tie
@@ -10,8 +10,9 @@ Voids it: nothing here, but logits themselves differ in the last bits between ba
 choice whose uniform falls within that rounding of a boundary (about one token in a million in fp32, more in
 narrower types).
 
-Source: Salmon et al. (2011) for Philox; Holtzman et al. (2020) for top-p; Keskar et al. (2019) for the
-penalty, here over generated tokens only.
+Source: Salmon et al. (2011) for Philox; Holtzman et al. (2020) for top-p; Meister et al. (2023) for typical
+sampling; Carlini et al. (2021) for a falling temperature; Keskar et al. (2019) for the penalty, here over generated
+tokens only.
 """
 
 from __future__ import annotations
@@ -51,29 +52,65 @@ def choose_tokens(
     Raises:
         AuditError: A row's logits are not finite.
     """
+    scores = law_logits(logits, decoding, generated)
+    return pick(scores, uniforms)
+
+
+def law_logits(logits: Tensor, decoding: Decoding, generated: Sequence[Sequence[int]]) -> Tensor:
+    """Return logits whose softmax is the law of the next token; minus infinity where a token is outside it.
+
+    Args:
+        logits: Finite logits of shape (rows, vocabulary).
+        decoding: The law; at temperature 0 all of it lies on the best token, the first of equals.
+        generated: The tokens each row has generated so far; their number is the step of a falling temperature.
+
+    Raises:
+        AuditError: A row's logits are not finite.
+    """
     logits = _penalise(logits, decoding.repetition_penalty, generated)
     best = logits.amax(dim=-1)
     if not bool(torch.isfinite(best).all()):
-        raise AuditError("the model's logits are not finite (NaN or infinite); check its weights and number type")
-    if decoding.temperature == 0:
-        return logits.argmax(dim=-1).tolist()
+        raise AuditError(_NOT_FINITE)
+    temperatures = torch.tensor([decoding.temperature_at(len(tokens)) for tokens in generated], device=logits.device)
+    is_greedy = temperatures == 0
     # The largest logit is taken off first, so that no temperature overflows.
-    logits = (logits - best[:, None]) / decoding.temperature
-    logits = _keep_top_p(_keep_top_k(logits, decoding.top_k), decoding.top_p)
-    return _invert(torch.softmax(logits, dim=-1), uniforms)
+    scores = (logits - best[:, None]) / torch.where(is_greedy, 1.0, temperatures)[:, None].to(logits.dtype)
+    scores = _keep_typical(_keep_top_p(_keep_top_k(scores, decoding.top_k), decoding.top_p), decoding.typical_p)
+    if not bool(is_greedy.any()):
+        return scores
+    only_best = torch.full_like(scores, -math.inf).scatter(1, logits.argmax(dim=-1)[:, None], 0.0)
+    return torch.where(is_greedy[:, None], only_best, scores)
 
 
-def _invert(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
+def pick(scores: Tensor, uniforms: Sequence[float]) -> list[int]:
+    """Return one token per row, drawn from the softmax of its scores by inverting the cumulative distribution.
+
+    Raises:
+        AuditError: A row's probabilities are not finite.
+    """
+    return _invert(torch.softmax(scores, dim=-1), torch.tensor(uniforms, dtype=torch.float64)[:, None])[:, 0].tolist()
+
+
+def pick_many(scores: Tensor, uniforms: Tensor) -> Tensor:
+    """Return as many tokens per row as there are uniforms (rows, draws) for it.
+
+    Raises:
+        AuditError: A row's probabilities are not finite.
+    """
+    return _invert(torch.softmax(scores, dim=-1), uniforms)
+
+
+def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     if probabilities.device.type == "mps":  # has no 64-bit floats
         probabilities = probabilities.cpu()
     cumulative = probabilities.double().cumsum(dim=-1)
     total = cumulative[:, -1:]
     if not bool(torch.isfinite(total).all()):
-        raise AuditError("the model's logits are not finite (NaN or infinite); check its weights and number type")
-    wanted = torch.tensor(uniforms, dtype=torch.float64, device=total.device)[:, None] * total
+        raise AuditError(_NOT_FINITE)
+    wanted = uniforms.to(total.device) * total
     # Rounding may lift the product to the total itself, past the last token that has any probability.
     wanted = torch.minimum(wanted, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, wanted, right=True)[:, 0].tolist()
+    return torch.searchsorted(cumulative, wanted.contiguous(), right=True)
 
 
 def _penalise(logits: Tensor, penalty: float, generated: Sequence[Sequence[int]]) -> Tensor:
@@ -102,6 +139,22 @@ def _keep_top_p(logits: Tensor, p: float) -> Tensor:
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = torch.softmax(ordered, dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities
+    before[:, 0] = 0.0
+    is_out = torch.zeros_like(logits, dtype=torch.bool).scatter(1, order, before >= p)
+    return logits.masked_fill(is_out, -math.inf)
+
+
+def _keep_typical(logits: Tensor, p: float) -> Tensor:
+    if p >= 1:
+        return logits
+    log_probabilities = torch.log_softmax(logits, dim=-1)
+    probabilities = log_probabilities.exp()
+    # What an earlier filter left out has probability 0 and surprise infinity: it adds nothing to the expectation.
+    expected = -torch.where(probabilities > 0, probabilities * log_probabilities, 0.0).sum(dim=-1, keepdim=True)
+    distance = (-log_probabilities - expected).abs()
+    order = distance.argsort(dim=-1, stable=True)
+    ordered = probabilities.gather(1, order)
+    before = ordered.cumsum(dim=-1) - ordered
     before[:, 0] = 0.0
     is_out = torch.zeros_like(logits, dtype=torch.bool).scatter(1, order, before >= p)
     return logits.masked_fill(is_out, -math.inf)

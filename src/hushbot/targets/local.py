@@ -26,6 +26,8 @@ from torch import Tensor
 from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.targets.causal_lm import CausalLM
+from hushbot.targets.guided import Grammar, Guided, Law, ask_for_guided, check_settings
+from hushbot.targets.guided_local import GuidedSampler
 from hushbot.targets.sampler import Sampler, Until
 from hushbot.targets.scorer import Scored, score
 from hushbot.tokens import Encoded, encode, encode_all_with_spans, start_token
@@ -172,6 +174,33 @@ class LocalTarget:
         )
         limits = [max_new_tokens] * len(prompts) if until.limits is None else until.limits
         return self._run(sampler, prompts, n, [min(limit, max_new_tokens) for limit in limits])
+
+    def sample_guided(
+        self, prompts: Sequence[str], grammar: Grammar, *, n: int, decoding: Decoding, seed: int, law: Law = "phrase"
+    ) -> list[list[Guided]]:
+        """Return what `guided.sample_guided` returns, with what texts share read once where the model allows it.
+
+        Raises:
+            AuditError: A text exceeds the model's context, or a score is not finite.
+            ConfigError: A setting is out of range, or the token law was asked of a model that cannot show it.
+        """
+        check_settings(n, decoding, law)
+        with self.causal_lm.reading():
+            can_branch = self.causal_lm.supports_branches(self.causal_lm.context_length or 1)
+        if not can_branch:
+            return ask_for_guided(self, prompts, grammar, n=n, decoding=decoding, seed=seed, law=law)
+        sampler = GuidedSampler(
+            self.causal_lm,
+            self.tokenizer,
+            grammar,
+            decoding=decoding,
+            seed=seed,
+            law=law,
+            batch_rows=self.batch_rows,
+            batch_tokens=self.batch_tokens,
+        )
+        with self.causal_lm.reading():
+            return sampler.run(prompts, n)
 
     def _run(self, sampler: Sampler, prompts: Sequence[str], n: int, limits: Sequence[int]) -> list[list[str]]:
         if n < 1:

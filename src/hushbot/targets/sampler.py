@@ -128,8 +128,8 @@ class Sampler:
         self._max_new_tokens = max_new_tokens
         self._seed = seed
         self._until = until
-        self._stops = _TokenFilter(tokenizer, {stop[-1] for stop in decoding.stop})
-        self._looks = _TokenFilter(tokenizer, set(until.characters) if until else set())
+        self._stops = TokenFilter(tokenizer, {stop[-1] for stop in decoding.stop})
+        self._looks = TokenFilter(tokenizer, set(until.characters) if until else set())
 
     def run(self, prompts: Sequence[Sequence[int]], *, n: int, batch_rows: int, batch_tokens: int) -> list[list[str]]:
         """Return n continuations per prompt.
@@ -140,14 +140,14 @@ class Sampler:
             batch_rows: Most rows decoded at once.
             batch_tokens: Most tokens that all rows of the cache may hold.
         """
-        n_draws = 1 if self._decoding.temperature == 0 else n
+        n_draws = 1 if self._decoding.is_deterministic else n
         texts = [[""] * n_draws for _ in prompts]
         for band in _bands(self._distinct(prompts), self._max_new_tokens):
             capacity = len(band[0].ids) + self._max_new_tokens
             n_wanted = n_draws * sum(len(prompt.positions) for prompt in band)
             n_rows = max(1, min(batch_rows, batch_tokens // capacity, n_wanted))
-            decode = self._decode_rows if self._model.supports_rows(capacity) else self._decode_padded
-            for draw, text in decode(band, n_draws, n_rows):
+            run = self._decode_rows if self._model.supports_rows(capacity) else self._decode_padded
+            for draw, text in run(band, n_draws, n_rows):
                 texts[draw.position][draw.number] = text
         return texts if n_draws == n else [row * n for row in texts]
 
@@ -168,7 +168,7 @@ class Sampler:
                     yield _Draw(prompt, position, number, self._uniforms(position, number))
 
     def _uniforms(self, position: int, number: int) -> list[float]:
-        if self._decoding.temperature == 0:
+        if self._decoding.is_deterministic:
             return []
         return draw_uniforms(self._seed, position, number, self._max_new_tokens)
 
@@ -287,10 +287,10 @@ class Sampler:
         return whole[len(draw.prompt.text) :]
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return _decode(self._tokenizer, ids)
+        return decode(self._tokenizer, ids)
 
 
-class _TokenFilter:
+class TokenFilter:
     """Says which tokens can hold one of some characters, so that text is decoded only when it must be."""
 
     def __init__(self, tokenizer: Any, characters: set[str]) -> None:
@@ -298,7 +298,7 @@ class _TokenFilter:
         self._characters = characters
         # A token is decoded behind another one, because some tokenizers drop a text's first blank.
         self._anchor = encode(tokenizer, "a")[-1:]
-        self._head = _decode(tokenizer, self._anchor)
+        self._head = decode(tokenizer, self._anchor)
         self._known: dict[int, bool] = {}
 
     def may_hold(self, token: int) -> bool:
@@ -310,7 +310,7 @@ class _TokenFilter:
         return self._known[token]
 
     def _look(self, token: int) -> bool:
-        piece = _decode(self._tokenizer, [*self._anchor, token])
+        piece = decode(self._tokenizer, [*self._anchor, token])
         if not self._anchor or not piece.startswith(self._head):
             return True
         piece = piece[len(self._head) :]
@@ -318,7 +318,8 @@ class _TokenFilter:
         return "\N{REPLACEMENT CHARACTER}" in piece or not self._characters.isdisjoint(piece)
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return the text of some tokens as it is, nothing skipped and nothing cleaned up."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 

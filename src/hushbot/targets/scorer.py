@@ -106,10 +106,10 @@ def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Sc
             first = sequences[i].first
             places += [at * longest + place for place in path[first - 1 :]]
             tokens += sequences[i].ids[first:]
-    return _log_probabilities(model, features.flatten(0, 1), places, tokens)
+    return log_probabilities(model, features.flatten(0, 1), places, tokens)
 
 
-def _log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
+def log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
     """Return the log-probability of each token after what was read up to its place; places may repeat."""
     distinct, which = torch.unique(torch.tensor(places), return_inverse=True)
     distinct, which, targets = (t.to(features.device) for t in (distinct, which, torch.tensor(tokens)))
