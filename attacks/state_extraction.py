@@ -3,29 +3,27 @@
 **Threat model.** Score-based black box (paper, section III-B2): the attacker samples continuations of
 `Belief State:` and may ask how probable a text is. The attacker knows nothing of the training data.
 
-**Method** (sections IV-A and V-B). Sample `n_samples` continuations plainly (temperature 1, whole
-vocabulary), read a state from each, keep each distinct state once (`state_candidates`), rank the states by a
-membership score and keep the best `k`. Rankings: `none` (a seeded random order), `ppl`, `ppl_zlib`, `c_ppl`,
-`dc_ppl`; the prefix of a state is the prompt, its suffix the state as hushbot writes it.
+**Method** (sections IV-A, IV-B2 and V-B). Sample `n_samples` continuations with each decoder (`decoding`), read a state
+from each, keep each distinct state once (`state_candidates`), rank the states by a membership score and keep the best
+`k`. Rankings: `none` (a seeded random order), `ppl`, `ppl_zlib`, `c_ppl`, `dc_ppl`; the prefix of a state is the
+prompt, its suffix the state as hushbot writes it. Guided decoders take the schema that a probe of the same bot finds
+(`schema_probe`), or the true one as the upper bound (`schema=gold`).
 
-**What is counted.** The metrics of `state_metrics`: `vanilla/<ranking>/<metric>` over all distinct states
-(the same under every ranking, since ranking drops nothing) and `vanilla/<ranking>/<metric>@<k>` over the best
-k. With fewer than k states all are used, and the estimate's n says how many.
+**What is counted.** The metrics of `state_metrics`: `<decoder>/<ranking>/<metric>` over all distinct states (the same
+under every ranking, since ranking drops nothing), `<decoder>/<ranking>/<metric>@<k>` over the best k, both precisions
+at every k of `curve`, and `<decoder>/<ranking>/hit_auc`: how well the score parts the candidates that are members'
+from the rest. With fewer than k states all are used, and the estimate's n says how many.
 
 Where the sides differ in number, both are counted on as many dialogues of each, or a headline and its chance line
 could not be compared; counts over all of the members then stand under `members_all/...`, without a control.
 
 **Controls.** `nonmembers`: the same candidates against as many people whom the bot never saw. `base`: as many
 samples of the bot before fine-tuning, against the same members. `difference`: members minus as many non-members,
-paired over candidates; its slices by number of triplets and its other rankings are exploratory.
+paired over candidates; its slices by number of triplets and its other rankings are exploratory. `judged`: the
+registered test of each decoder.
 
-**Verdict.** One pre-registered test, at the headline (`dc_ppl`, best k). A leak if the 95% interval of the
-paired difference lies above zero *and* the split itself is exceptional: `randomisation_p` is at most 0.05.
-The second condition is there because the first resamples candidates only: fifty candidates may all be parts
-of one dialogue, and luck in where that dialogue fell would look like fifty findings. Dialogues that the split keeps
-together (same goal or same final state) are dealt together there, too. A failed query, be it to
-the base control, fewer than 20 candidates or a side without known states give `inconclusive`; a leak that was
-not found comes with the largest difference that stays compatible.
+**Verdict.** The rule of `state_judgement`: distinct states of `min_triplets` or more triplets, corrected for the number
+of decoders. A failed query, be it to the base control, gives `inconclusive` unless a leak was found without it.
 
 **What voids it.** Non-members that come from elsewhere than the members (another year, another city) differ
 by more than membership. Values and short states are population knowledge: never read their precision without
@@ -35,34 +33,48 @@ its control.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from hushbot.attacks.decoding import Decoder, decoder_problems, parse_decoder, resolved
 from hushbot.attacks.state_candidates import RANKINGS, Harvest, read_candidates, score_candidates
+from hushbot.attacks.state_judgement import (
+    MIN_CANDIDATES,
+    RANKING,
+    Judged,
+    Rule,
+    judge,
+    judged_metrics,
+    overall,
+)
 from hushbot.attacks.state_metrics import (
+    N_DRAWS,
     StateIndex,
     extraction_metrics,
     paired_differences,
-    randomisation_p,
+    precision_curve,
 )
 from hushbot.attacks.state_sides import Sides, take_sides
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.protocols import Target
 from hushbot.schema import Schema
-from hushbot.stats import unmeasured
-from hushbot.types import AttackResult, AuditSplit, Decoding, Estimate, Headline, Metric, Verdict
+from hushbot.stats import Bootstrap, auc, orient, unmeasured
+from hushbot.types import AttackResult, AuditSplit, Estimate, Headline, Metric
 
-DECODER = "vanilla"
-HEADLINE_RANKING = "dc_ppl"
 ALL_MEMBERS = "members_all"
 """Prefix of counts over all members, where those are more than the non-members."""
-MIN_CANDIDATES = 20
-"""With fewer distinct states there is no verdict."""
-SIZE = 0.05
-"""Size of the test behind the verdict."""
 SEQUENCES_PER_CANDIDATE = 3
 """Texts that the four scores of one candidate need: whole, suffix after prefix, suffix alone."""
+
+
+class Found(NamedTuple):
+    """What one decoder got out of one bot."""
+
+    decoder: Decoder
+    harvest: Harvest
+    notes: list[str]
 
 
 class Base(NamedTuple):
@@ -75,16 +87,35 @@ class Base(NamedTuple):
     """Whether a query failed, as opposed to there being no such bot."""
 
 
+class Guide(NamedTuple):
+    """The schema of guided decoders."""
+
+    schema: Schema | None
+    n_queries: int
+    notes: list[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class UntargetedExtraction:
     """Sample states out of nothing, rank them, and count whose they are."""
 
     n_samples: int = 10_000
-    """How many continuations to sample, from the target and again from its reference; at least 1."""
+    """How many continuations to sample with each decoder, from the target and again from its reference; at least 1."""
     max_new_tokens: int = 128
     """Where a sample is cut; at least 1."""
     k: int = 100
-    """How many of the best-ranked states the headline rests on; at least 20."""
+    """How many of the best-ranked states the headline and the verdict rest on; at least 20."""
+    decoders: Sequence[str] = ("vanilla",)
+    """Decoders to try: greedy, vanilla, temperature, decaying_temperature, beam_search, group_beam_search,
+    beam_sampling, schema_guided, schema_masked, each with options, as in `vanilla:top_k=40`."""
+    decoder: str = "vanilla"
+    """The decoder behind the headline; chosen before the run, never by its result."""
+    schema: Literal["probed", "gold"] = "probed"
+    """Where guided decoders have the schema from: probed from the bot, or the true one (an upper bound)."""
+    min_triplets: int = 5
+    """The verdict rests on states of at least so many triplets: shorter ones are everybody's; at least 1."""
+    curve: Sequence[int] = (10, 20, 50, 100, 200, 500)
+    """Where the precision of each ranking is measured, as far as there are states."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -93,149 +124,211 @@ class UntargetedExtraction:
                 ("n_samples", self.n_samples, 1),
                 ("max_new_tokens", self.max_new_tokens, 1),
                 ("k", self.k, MIN_CANDIDATES),
+                ("min_triplets", self.min_triplets, 1),
+                ("curve", min(self.curve, default=1), 1),
             )
             if value < least
         ]
+        problems += decoder_problems("untargeted_extraction", self.decoders, self.decoder)
+        if self.schema not in ("probed", "gold"):
+            problems.append(
+                f"schema={self.schema!r} is not 'probed' or 'gold'; set attack.untargeted_extraction.schema"
+            )
         if problems:
             raise ConfigError(*problems)
 
     def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
-        """Attack the target; the schema is not used, since the attacker does not know it."""
+        """Attack the target; the true schema is used only where `schema=gold` asks for it."""
         started = time.perf_counter()
         try:
-            harvest = self._harvest(target, seed)
+            guide = find_schema([parse_decoder(spec) for spec in self.decoders], self.schema, target, schema, seed)
+            found = {spec: self._harvest(target, spec, guide.schema, seed) for spec in self.decoders}
         except AuditError as error:
             return self._failed(f"sampling failed: {error}", time.perf_counter() - started)
         sides = take_sides(split, seed)
-        metrics = measure(harvest, sides.equal_members, self.k, seed)
-        headline = self._headline(_estimate(metrics[self._key]))
-        if len(split.members) > sides.n_equal:
-            everyone = measure(harvest, sides.members, self.k, seed)
-            metrics |= {f"{ALL_MEMBERS}/{name}": value for name, value in everyone.items()}
-        difference, p = compare(harvest, sides, self.k, seed)
-        base = self._base(target, sides, seed)
-        verdict, reason = judge(harvest, sides, difference.get(self._key), p)
+        headline, metrics = self._metrics(found, split, sides, seed)
+        judged = {spec: judge(each.harvest, sides, self._rule, seed) for spec, each in found.items()}
+        base = self._base(target, sides, guide.schema, seed)
+        verdict, reasons = overall(judged, self.decoder)
         return AttackResult(
             verdict="inconclusive" if base.has_failed else verdict,
             headline=headline,
-            metrics={f"{DECODER}/{name}": count for name, count in harvest.counts.items()} | metrics,
+            metrics=metrics,
             control={
-                "nonmembers": measure(harvest, sides.equal_nonmembers, self.k, seed) if sides.n_equal else None,
+                "nonmembers": self._measured(found, sides.equal_nonmembers, seed) if sides.n_equal else None,
                 "base": base.metrics,
-                "difference": difference,
-                "randomisation_p": p,
+                "difference": self._differences(found, sides, seed),
+                "randomisation_p": judged[self.decoder].p,
+                "judged": _shown(judged),
             },
-            queries=_n_queries(harvest) + base.n_queries,
+            queries=guide.n_queries + sum(map(_n_queries, found.values())) + base.n_queries,
             seconds=time.perf_counter() - started,
-            notes=[reason, *_notes(harvest, self.k), *sides.notes, *base.notes],
-            rows=_rows(harvest, sides),
+            notes=[*reasons, *guide.notes, *self._notes(found), *sides.notes, *base.notes],
+            rows=[row for each in found.values() for row in _rows(each, sides)],
         )
 
     @property
     def _key(self) -> str:
         """Return the headline's full key, in metrics and controls alike."""
-        return f"{DECODER}/{HEADLINE_RANKING}/state_precision@{self.k}"
+        return f"{self.decoder}/{RANKING}/state_precision@{self.k}"
+
+    @property
+    def _rule(self) -> Rule:
+        return Rule(self.k, self.min_triplets, len(self.decoders))
 
     def _headline(self, estimate: Estimate) -> Headline:
         return Headline(metric=f"state_precision@{self.k}", estimate=estimate, key=self._key)
 
-    def _harvest(self, target: Target, seed: int) -> Harvest:
-        """Sample and score; raises AuditError only if there are no samples."""
-        (samples,) = target.sample(
+    def _harvest(self, target: Target, spec: str, schema: Schema | None, seed: int) -> Found:
+        """Sample and score with one decoder; raises AuditError only if there are no samples."""
+        decoder = parse_decoder(spec)
+        texts = decoder.write(
+            target,
             [STATE_MARKER],
-            n=self.n_samples,
+            n=decoder.n_useful(self.n_samples),
             max_new_tokens=self.max_new_tokens,
-            decoding=Decoding(),
+            schema=schema,
             seed=seed,
         )
-        if len(samples) != self.n_samples:
-            raise AuditError(f"the target returned {len(samples)} of {self.n_samples} samples")
-        return score_candidates(target, read_candidates(samples))
+        notes = (
+            [] if texts.mass is None else [f"{spec}: the bot gave what the schema allows {texts.mass:.3f} on average"]
+        )
+        return Found(decoder, score_candidates(target, read_candidates(texts.continuations[0])), notes)
 
-    def _base(self, target: Target, sides: Sides, seed: int) -> Base:
-        """Measure the bot before fine-tuning."""
+    def _metrics(
+        self, found: Mapping[str, Found], split: AuditSplit, sides: Sides, seed: int
+    ) -> tuple[Headline, dict[str, Metric]]:
+        """Return the headline, and everything that is counted against the members."""
+        metrics = self._measured(found, sides.equal_members, seed)
+        headline = self._headline(_estimate(metrics[self._key]))
+        if len(split.members) > sides.n_equal:
+            everyone = self._measured(found, sides.members, seed)
+            metrics |= {f"{ALL_MEMBERS}/{name}": value for name, value in everyone.items()}
+        return headline, _counts(found) | _aucs(found, sides.equal_members, seed) | metrics
+
+    def _measured(self, found: Mapping[str, Found], truth: StateIndex, seed: int) -> dict[str, Metric]:
+        """Count every decoder's candidates against one side, all of them and the best k of each ranking."""
+        metrics: dict[str, Metric] = {}
+        for spec, each in found.items():
+            rankings = self._of_rankings(each.harvest, truth, seed)
+            metrics |= {f"{spec}/{name}": value for name, value in rankings.items()}
+        return metrics
+
+    def _of_rankings(self, harvest: Harvest, truth: StateIndex, seed: int) -> dict[str, Metric]:
+        if not truth.owners:  # nothing can be found on such a side, which is not the same as finding nothing
+            reason = "the side has no known dialogue state"
+            return {f"{name}/state_precision@{self.k}": unmeasured(reason) for name in ("none", *RANKINGS)}
+        states = harvest.states
+        metrics: dict[str, Metric] = {}
+        over_all = extraction_metrics(states, truth)
+        for ranking, order in harvest.rankings(seed).items():
+            ranked = [states[i] for i in order]
+            best = extraction_metrics(ranked[: self.k], truth, suffix=f"@{self.k}")
+            values = precision_curve(ranked, truth, self.curve) | over_all | best
+            metrics |= {f"{ranking}/{name}": value for name, value in values.items()}
+        judged = judged_metrics(harvest, truth, self._rule, seed)
+        metrics |= {f"{RANKING}/{name}": value for name, value in judged.items()}
+        for ranking in RANKINGS:
+            reason = harvest.failures.get(ranking, "nothing was extracted")
+            metrics.setdefault(f"{ranking}/state_precision@{self.k}", unmeasured(reason))
+        return metrics
+
+    def _differences(self, found: Mapping[str, Found], sides: Sides, seed: int) -> dict[str, Estimate]:
+        """Return every decoder's and ranking's paired differences."""
+        differences: dict[str, Estimate] = {}
+        for spec, each in found.items():
+            harvest = each.harvest
+            if not (sides.n_equal and harvest.candidates):
+                continue
+            hits = [
+                [side.holds(state) for state in harvest.states]
+                for side in (sides.equal_members, sides.equal_nonmembers)
+            ]
+            orders = harvest.rankings(seed)
+            slices = [("none", "", orders["none"])]
+            slices += [(name, f"@{self.k}", order[: self.k]) for name, order in orders.items()]
+            for ranking, suffix, chosen in slices:
+                parts = paired_differences(
+                    [len(harvest.states[i]) for i in chosen],
+                    *([side[i] for i in chosen] for side in hits),
+                    suffix=suffix,
+                    seed=seed,
+                )
+                differences |= {f"{spec}/{ranking}/{name}": value for name, value in parts.items()}
+        return differences
+
+    def _base(self, target: Target, sides: Sides, schema: Schema | None, seed: int) -> Base:
+        """Measure the bot before fine-tuning, guided by the same schema."""
         if target.reference is None:
             return Base(None, 0, ["base control not measured: the target has no reference model"], False)
         try:
-            harvest = self._harvest(target.reference, seed)
+            found = {spec: self._harvest(target.reference, spec, schema, seed) for spec in self.decoders}
         except AuditError as error:
             return Base(None, 0, [f"base control not measured: sampling failed: {error}"], True)
-        counts: dict[str, Metric] = {f"{DECODER}/{name}": count for name, count in harvest.counts.items()}
-        notes = [f"base control: {note}" for note in _notes(harvest, self.k)]
-        metrics = counts | measure(harvest, sides.equal_members, self.k, seed)
-        return Base(metrics, _n_queries(harvest), notes, bool(harvest.failures))
+        notes = [f"base control: {note}" for note in self._notes(found, settings=False)]
+        metrics = _counts(found) | self._measured(found, sides.equal_members, seed)
+        has_failed = any(each.harvest.failures for each in found.values())
+        return Base(metrics, sum(map(_n_queries, found.values())), notes, has_failed)
+
+    def _notes(self, found: Mapping[str, Found], *, settings: bool = True) -> list[str]:
+        notes = []
+        for spec, each in found.items():
+            notes += [f"{spec}: {note}" for note in _of_harvest(each.harvest, self.k)]
+            notes += [*each.notes, *([resolved(each.decoder)] if settings else [])]
+        return notes
 
     def _failed(self, reason: str, seconds: float) -> AttackResult:
         return AttackResult(
             verdict="inconclusive",
             headline=self._headline(unmeasured(reason)),
-            control={"nonmembers": None, "base": None, "difference": {}, "randomisation_p": None},
+            control={"nonmembers": None, "base": None, "difference": {}, "randomisation_p": None, "judged": {}},
             seconds=seconds,
             notes=[reason],
         )
 
 
-def measure(harvest: Harvest, truth: StateIndex, k: int, seed: int) -> dict[str, Metric]:
-    """Count one target's candidates against one side, all of them and the best k of each ranking."""
-    if not truth.owners:  # nothing can be found on such a side, which is not the same as finding nothing
-        reason = "the side has no known dialogue state"
-        return {f"{DECODER}/{name}/state_precision@{k}": unmeasured(reason) for name in ("none", *RANKINGS)}
-    states = harvest.states
+def find_schema(decoders: Sequence[Decoder], source: str, target: Target, gold: Schema, seed: int) -> Guide:
+    """Return the schema of guided decoders, if there are any: the true one, or what a probe of the bot finds.
+
+    Raises:
+        AuditError: The probe failed, or found nothing.
+    """
+    if not any(decoder.is_guided for decoder in decoders):
+        return Guide(None, 0, [])
+    if source == "gold":
+        return Guide(gold, 0, [f"guided by the true schema ({len(gold.slots)} slots): an upper bound"])
+    from hushbot.attacks.schema_probe import ProbeSettings, probe
+
+    found = probe(target, seed=seed, settings=ProbeSettings())
+    true = {(slot.domain, slot.name) for slot in gold.slots}
+    n_true = sum((slot.domain, slot.name) in true for slot in found.schema.slots)
+    note = f"guided by a probed schema: {len(found.schema.slots)} slots, {n_true} of the true {len(true)} among them"
+    return Guide(found.schema, found.n_queries, [note, *found.notes])
+
+
+def _shown(judged: Mapping[str, Judged]) -> dict[str, Any]:
+    """Return the registered tests as a control."""
+    return {
+        spec: {"verdict": found.verdict, "difference": found.difference, "randomisation_p": found.p}
+        for spec, found in judged.items()
+    }
+
+
+def _counts(found: Mapping[str, Found]) -> dict[str, Metric]:
+    return {f"{spec}/{name}": n for spec, each in found.items() for name, n in each.harvest.counts.items()}
+
+
+def _aucs(found: Mapping[str, Found], truth: StateIndex, seed: int) -> dict[str, Metric]:
+    """Return how well each score parts the candidates that are members' states from the others."""
     metrics: dict[str, Metric] = {}
-    over_all = extraction_metrics(states, truth)
-    for ranking, order in harvest.rankings(seed).items():
-        best = extraction_metrics([states[i] for i in order[:k]], truth, suffix=f"@{k}")
-        metrics |= {f"{DECODER}/{ranking}/{name}": value for name, value in (over_all | best).items()}
-    for ranking in RANKINGS:
-        reason = harvest.failures.get(ranking, "nothing was extracted")
-        metrics.setdefault(f"{DECODER}/{ranking}/state_precision@{k}", unmeasured(reason))
+    for spec, each in found.items():
+        hits = [truth.holds(state) for state in each.harvest.states]
+        for ranking, values in each.harvest.scores.items():
+            high = orient(ranking, values)
+            sides = [[float(v) for v, hit in zip(high, hits, strict=True) if hit is wanted] for wanted in (True, False)]
+            bootstrap = Bootstrap(n_draws=N_DRAWS, seed=seed)
+            metrics[f"{spec}/{ranking}/hit_auc"] = auc(sides[0], sides[1], bootstrap=bootstrap)
     return metrics
-
-
-def compare(harvest: Harvest, sides: Sides, k: int, seed: int) -> tuple[dict[str, Estimate], float | None]:
-    """Return every ranking's paired differences, and the headline's randomisation p (None if unmeasured)."""
-    if not (sides.n_equal and harvest.candidates):
-        return {}, None
-    member_holders = [sides.equal_members.holders(state) for state in harvest.states]
-    nonmember_holders = [sides.equal_nonmembers.holders(state) for state in harvest.states]
-    orders = harvest.rankings(seed)
-    slices = [("none", "", orders["none"])] + [(name, f"@{k}", order[:k]) for name, order in orders.items()]
-    differences: dict[str, Estimate] = {}
-    p = None
-    for ranking, suffix, chosen in slices:
-        members, nonmembers = [member_holders[i] for i in chosen], [nonmember_holders[i] for i in chosen]
-        found = paired_differences(
-            [len(harvest.states[i]) for i in chosen],
-            [bool(holders) for holders in members],
-            [bool(holders) for holders in nonmembers],
-            suffix=suffix,
-            seed=seed,
-        )
-        differences |= {f"{DECODER}/{ranking}/{name}": value for name, value in found.items()}
-        if ranking == HEADLINE_RANKING:
-            p = randomisation_p(members, nonmembers, sides.groups, n_members=sides.n_equal, seed=seed)
-    return differences, p
-
-
-def judge(harvest: Harvest, sides: Sides, difference: Estimate | None, p: float | None) -> tuple[Verdict, str]:
-    """Apply the rule of the module's docstring; return the verdict and its reason."""
-    n = len(harvest.candidates)
-    if n < MIN_CANDIDATES:
-        return (
-            "inconclusive",
-            f"{n} distinct states were extracted; fewer than {MIN_CANDIDATES} decide nothing",
-        )
-    if not (sides.equal_members.values and sides.equal_nonmembers.values):
-        return "inconclusive", "one side has no known dialogue state to compare with"
-    if HEADLINE_RANKING in harvest.failures:
-        return "inconclusive", f"{HEADLINE_RANKING} failed: {harvest.failures[HEADLINE_RANKING]}"
-    if difference is None or difference.low is None or difference.high is None or p is None:
-        return "inconclusive", "the paired difference has no interval"
-    interval = f"{difference.value:.3f} [{difference.low:.3f}, {difference.high:.3f}]"
-    found = f"members minus non-members {interval}, randomisation p={p:.4f}"
-    if difference.low > 0 and p <= SIZE:
-        return "leak", f"{found}: above zero and above what random splits give"
-    return "no_leak_detected", f"{found}: a difference of up to {difference.high:.3f} stays compatible"
 
 
 def _estimate(metric: Metric) -> Estimate:
@@ -244,11 +337,11 @@ def _estimate(metric: Metric) -> Estimate:
     return metric
 
 
-def _n_queries(harvest: Harvest) -> int:
-    return harvest.counts["samples"] + SEQUENCES_PER_CANDIDATE * len(harvest.candidates)
+def _n_queries(found: Found) -> int:
+    return found.harvest.counts["samples"] + SEQUENCES_PER_CANDIDATE * len(found.harvest.candidates)
 
 
-def _notes(harvest: Harvest, k: int) -> list[str]:
+def _of_harvest(harvest: Harvest, k: int) -> list[str]:
     counts = harvest.counts
     n = len(harvest.candidates)
     notes = [
@@ -260,9 +353,11 @@ def _notes(harvest: Harvest, k: int) -> list[str]:
     return notes + [f"ranking {name} not measured: {reason}" for name, reason in harvest.failures.items()]
 
 
-def _rows(harvest: Harvest, sides: Sides) -> list[dict[str, Any]]:
+def _rows(found: Found, sides: Sides) -> list[dict[str, Any]]:
+    harvest = found.harvest
     return [
         {
+            "decoder": found.decoder.name,
             "state": candidate.text,
             "n_triplets": len(candidate.state),
             "count": candidate.count,

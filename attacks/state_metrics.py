@@ -131,6 +131,19 @@ def extraction_metrics(
     return metrics
 
 
+def precision_curve(states: Sequence[DialogueState], truth: StateIndex, ks: Sequence[int]) -> dict[str, Metric]:
+    """Return `state_precision@k` and `value_precision@k` of ranked candidates, for each k that there are states for."""
+    hits = np.cumsum([truth.holds(state) for state in states])
+    metrics: dict[str, Metric] = {}
+    for k in sorted(set(ks)):
+        if k > len(states):
+            break
+        values = distinct_values(states[:k])
+        metrics[f"state_precision@{k}"] = _rate(int(hits[k - 1]), k, 0.95)
+        metrics[f"value_precision@{k}"] = _rate(len(values & truth.values), len(values), 0.95)
+    return metrics
+
+
 def paired_differences(
     sizes: Sequence[int],
     member_hits: Sequence[bool],

@@ -198,7 +198,7 @@ class Stranger(CountingTarget):
     """Log-probability of a word, before noise."""
 
     def draw(self, prompt: str, rng: random.Random) -> str:
-        slots = rng.sample(self.schema.slots, rng.randint(1, 4))
+        slots = rng.sample(self.schema.slots, rng.randint(1, min(7, len(self.schema.slots))))
         state: DialogueState = frozenset(
             SlotValue(slot.domain, slot.name, rng.choice(self.pools[slot.domain, slot.name])) for slot in slots
         )

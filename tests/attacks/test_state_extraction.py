@@ -65,7 +65,7 @@ def lines(kind: str, n: int) -> list[str]:
 
 def attack(target: Any, split: AuditSplit = SPLIT, *, k: int = 20) -> AttackResult:
     n_samples = len(target.lines) if isinstance(target, Script) else 40
-    return UntargetedExtraction(n_samples=n_samples, k=k).run(target, split, SCHEMA, seed=0)
+    return UntargetedExtraction(n_samples=n_samples, k=k, min_triplets=1).run(target, split, SCHEMA, seed=0)
 
 
 def estimate(group: Any, name: str) -> Estimate:
@@ -141,7 +141,7 @@ def test_a_failing_reference_is_inconclusive() -> None:
 def test_fewer_than_k_states_are_all_used_and_counted() -> None:
     result = attack(Script(lines("member", 25)), k=100)
     assert result.headline.estimate.n == 25
-    assert "fewer than 100 distinct states: @100 uses all 25" in result.notes
+    assert "vanilla: fewer than 100 distinct states: @100 uses all 25" in result.notes
     assert result.verdict == "leak"
 
 
@@ -149,7 +149,7 @@ def test_too_few_states_are_inconclusive() -> None:
     result = attack(Script(lines("member", 19)))
     assert result.headline.estimate.value == 1
     assert result.verdict == "inconclusive"
-    assert result.notes[0].startswith("19 distinct states")
+    assert result.notes[0].startswith("vanilla: 19 distinct states")
 
 
 def test_no_state_at_all_is_not_measured() -> None:

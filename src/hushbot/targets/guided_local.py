@@ -214,7 +214,7 @@ class GuidedSampler:
         phrases = row.rule.phrases if isinstance(row.rule, Choice) else ()
         for phrase, count in split_count(chances, row.node.count, self._rng(row)).items():
             node = row.node._replace(text=row.node.text + phrases[phrase], count=count, mass=mass)
-            self._begin(node, row.ids + plan.paths[phrase], _extended(row.memory, fresh, places[phrase]))
+            self._begin(node, row.ids + plan.paths[phrase], extended(row.memory, fresh, places[phrase]))
 
     def _write(self, rows: Sequence[_Row]) -> None:
         """Let texts whose next piece is free go on by a token."""
@@ -223,7 +223,7 @@ class GuidedSampler:
         generated = [row.ids[self._n_prompt[row.node.position] :] for row in rows]
         scores = law_logits(self.model.logits(features[:, 0]), self.decoding, generated)
         for i, (row, drawn) in enumerate(zip(rows, self._draw(rows, scores), strict=True)):
-            memory = _extended(row.memory, [(keys[i], values[i]) for keys, values in fresh], [0])
+            memory = extended(row.memory, [(keys[i], values[i]) for keys, values in fresh], [0])
             self._extend(row, drawn, memory)
 
     def _draw(self, rows: Sequence[_Row], scores: Tensor) -> list[dict[int, int]]:
@@ -330,7 +330,7 @@ def _as_tree(paths: list[list[int]], firsts: list[int]) -> _Phrases:
     return _Phrases(paths, firsts, order, pack([[0, *paths[i][:-1]] for i in order]))
 
 
-def _extended(memory: KeysValues | None, fresh: KeysValues, places: Sequence[int]) -> KeysValues:
+def extended(memory: KeysValues | None, fresh: KeysValues, places: Sequence[int]) -> KeysValues:
     """Return a memory with the keys and values of some of the tokens that were read behind it."""
     if memory is None:
         raise TypeError("a row is read before it goes on")

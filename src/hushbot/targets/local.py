@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
+from hushbot.targets.beams import BeamSearcher
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.guided import Grammar, Guided, Law, ask_for_guided, check_settings
 from hushbot.targets.guided_local import GuidedSampler
@@ -150,6 +151,8 @@ class LocalTarget:
             AuditError: Prompt and continuation exceed the model's context, or its logits are not finite.
             ConfigError: `n` or `max_new_tokens` is below 1, or a stop string is empty.
         """
+        if decoding.num_beams > 1:
+            return self._search(prompts, n, max_new_tokens, decoding, seed)
         sampler = Sampler(self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed)
         return self._run(sampler, prompts, n, [max_new_tokens] * len(prompts))
 
@@ -169,6 +172,8 @@ class LocalTarget:
             AuditError: As for `sample`.
             ConfigError: As for `sample`.
         """
+        if decoding.num_beams > 1:
+            raise ConfigError(f"num_beams={decoding.num_beams}: a search cannot end early; use a decoder without beams")
         sampler = Sampler(
             self.causal_lm, self.tokenizer, decoding=decoding, max_new_tokens=max_new_tokens, seed=seed, until=until
         )
@@ -202,20 +207,41 @@ class LocalTarget:
         with self.causal_lm.reading():
             return sampler.run(prompts, n)
 
+    def _search(
+        self, prompts: Sequence[str], n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        """Return the hypotheses of beam searches."""
+        encoded = self._encoded(prompts, n, [max_new_tokens] * len(prompts))
+        searcher = BeamSearcher(
+            self.causal_lm,
+            self.tokenizer,
+            decoding=decoding,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            batch_rows=self.batch_rows,
+        )
+        with self.causal_lm.reading():
+            if not self.causal_lm.supports_branches(max(map(len, encoded), default=0) + max_new_tokens):
+                raise ConfigError(
+                    f"num_beams={decoding.num_beams}: {type(self.causal_lm.core).__name__} cannot be searched "
+                    "with beams here; choose another decoder"
+                )
+            return searcher.run(encoded, n)
+
     def _run(self, sampler: Sampler, prompts: Sequence[str], n: int, limits: Sequence[int]) -> list[list[str]]:
+        encoded = self._encoded(prompts, n, limits)
+        with self.causal_lm.reading():
+            return sampler.run(encoded, n=n, batch_rows=self.batch_rows, batch_tokens=self.batch_tokens)
+
+    def _encoded(self, prompts: Sequence[str], n: int, limits: Sequence[int]) -> list[list[int]]:
+        """Return each prompt's tokens, start token first, once it is sure that what follows fits the context."""
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1")
         start = start_token(self.tokenizer)
-        encoded = {prompt: [start, *encode(self.tokenizer, prompt)] for prompt in dict.fromkeys(prompts)}
+        known = {prompt: [start, *encode(self.tokenizer, prompt)] for prompt in dict.fromkeys(prompts)}
         for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-            self._check_length(f"prompt {index}", len(encoded[prompt]), limit)
-        with self.causal_lm.reading():
-            return sampler.run(
-                [encoded[prompt] for prompt in prompts],
-                n=n,
-                batch_rows=self.batch_rows,
-                batch_tokens=self.batch_tokens,
-            )
+            self._check_length(f"prompt {index}", len(known[prompt]), limit)
+        return [known[prompt] for prompt in prompts]
 
     def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
         """Return the natural log-probability of each continuation token, one fp32 CPU tensor per pair.
