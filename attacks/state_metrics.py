@@ -211,7 +211,7 @@ def randomisation_p(
     for row, ids in enumerate(holders):
         holds[row, [column[dialogue_id] for dialogue_id in ids]] = 1
     observed = sum(map(bool, member_holders)) - sum(map(bool, nonmember_holders))
-    deals = _deal([len(group) for group in groups], n_members, np.random.default_rng(seed), n_draws)
+    deals = deal([len(group) for group in groups], n_members, np.random.default_rng(seed), n_draws)
     # Groups that hold no candidate took part in the deals but need no column.
     is_needed = holds.any(axis=0)
     holds, deals = holds[:, is_needed], deals[is_needed]
@@ -222,7 +222,7 @@ def randomisation_p(
     return (1 + n_as_good) / (1 + n_draws)
 
 
-def _deal(sizes: Sequence[int], n_members: int, rng: np.random.Generator, n_draws: int) -> NDArray[np.bool_]:
+def deal(sizes: Sequence[int], n_members: int, rng: np.random.Generator, n_draws: int) -> NDArray[np.bool_]:
     """Return which groups (rows) go to the members in each of many random deals (columns).
 
     As in the split itself, large groups come first and each goes to a side with room for it, drawn in proportion

@@ -29,6 +29,10 @@ class Sides(NamedTuple):
     groups: list[frozenset[str]]
     """Ids of the equal sides' dialogues, together where the split kept them on one side."""
     notes: list[str]
+    member_dialogues: list[Dialogue]
+    """The members that are compared."""
+    nonmember_dialogues: list[Dialogue]
+    """The non-members that are compared."""
 
 
 def take_sides(split: AuditSplit, seed: int) -> Sides:
@@ -49,6 +53,8 @@ def take_sides(split: AuditSplit, seed: int) -> Sides:
         n_equal=n_equal,
         groups=_groups(split, {dialogue.id for dialogue in (*members, *nonmembers)}),
         notes=notes,
+        member_dialogues=members,
+        nonmember_dialogues=nonmembers,
     )
 
 
