@@ -8,7 +8,7 @@
 * `model_against_model`: a questioner says things to the bot as a customer, on the strength of the schema found so far;
   the bot answers at the temperature of the row.
 * `inter_temperature`: the same; each state found that way is turned into a question again and answered greedily, and
-  only domains and slots that both answers hold are kept.
+  only domains and slots that are among both kinds of answers are kept.
 
 **What is counted**, against the true schema, a slot being a (domain, slot) pair, names compared after folding case:
 `<method>/t=<temperature>/{domain,slot}_{precision,recall}`, `slot_f1`, `questions` (the fewest questions after which
@@ -54,13 +54,13 @@ class ProbeSettings:
     """One of temperature, model_against_model, inter_temperature."""
     temperature: float = 1.0
     """Of the exploring answers."""
-    n_questions: int = 200
+    n_questions: int = 400
     """Questions, or samples for the method that asks none."""
     n_per_round: int = 20
     """Questions between two looks at the schema."""
     max_new_tokens: int = 64
     """Where an answer is cut."""
-    min_count: int = 2
+    min_count: int = 1
     """How often a slot must have been seen to be kept; 1 keeps all."""
     questioner: Any = field(default_factory=OfflineQuestioner)
     """Who asks."""
@@ -118,6 +118,7 @@ def trace_probe(target: Target, settings: ProbeSettings, seed: int) -> Trace:
         texts = _sample(target, [STATE_MARKER], settings.n_questions, settings, settings.temperature, seed)[0]
         return Trace([_pairs(_state(text)) for text in texts], len(texts))
     seen: list[frozenset[Pair]] = []
+    explored, confirmed = frozenset[Pair](), frozenset[Pair]()
     n_queries = 0
     while len(seen) < settings.n_questions:
         n = min(settings.n_per_round, settings.n_questions - len(seen))
@@ -131,7 +132,10 @@ def trace_probe(target: Target, settings: ProbeSettings, seed: int) -> Trace:
             again = settings.questioner.questions_on(states, seed=round_seed)
             sure = _answers(target, again, settings, 0.0, round_seed)
             n_queries += n
-            found = [first & _pairs(second) for first, second in zip(found, sure, strict=True)]
+            explored |= frozenset[Pair]().union(*found)
+            confirmed |= frozenset[Pair]().union(*map(_pairs, sure))
+            found = [pairs & confirmed for pairs in found]
+            found[-1] |= explored & confirmed  # what an earlier round found and this one confirms
         seen += found
     return Trace(seen, n_queries)
 

@@ -59,6 +59,7 @@ __all__ = [
     "cluster_bootstrap",
     "detectable_rate",
     "holm",
+    "mean_difference",
     "one_run_epsilon",
     "orient",
     "paired_bootstrap",
@@ -134,6 +135,34 @@ def auc_difference(
         _weighted_auc(other.members, other.nonmembers),
     )
     return sides.estimate(lambda m, n: ours(m, n) - theirs(m, n), (-1.0, 1.0), bootstrap)
+
+
+def mean_difference(
+    members: ArrayLike,
+    nonmembers: ArrayLike,
+    *,
+    clusters: SideClusters | None = None,
+    bounds: tuple[float, float] = (-1.0, 1.0),
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> Estimate:
+    """Return the mean of one group minus that of another, of different units.
+
+    Args:
+        members: One value per unit of the first group.
+        nonmembers: The same of the second.
+        clusters: As for `auc`.
+        bounds: Least and greatest difference that is possible.
+        bootstrap: Both groups are resampled separately, by cluster.
+    """
+    sides = _Sides.of(members, nonmembers, clusters)
+    if sides.is_empty:
+        return unmeasured("one of the groups is empty", level=bootstrap.level, n=sides.n)
+
+    def value(first: IntArray, second: IntArray) -> float:
+        return float(first @ sides.members / first.sum() - second @ sides.nonmembers / second.sum())
+
+    estimate = sides.estimate(value, bounds, bootstrap)
+    return estimate.model_copy(update={"method": estimate.method.replace("cluster_bootstrap", "two-sample bootstrap")})
 
 
 class OperatingPoint(NamedTuple):

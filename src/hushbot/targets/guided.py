@@ -9,7 +9,8 @@ prompts, n and seed give the same texts, however a target batches.
 Choosing token by token among the tokens that lead to some phrase (`law="token"`) is a different law: Q(c) is the
 product of p(t_i) / Z_i, Z_i the mass of the tokens allowed at step i, where the phrase law is the product of p(t_i)
 over its sum. The two agree only where the products of the Z_i do. It is here to be compared with, for targets that
-show their tokens.
+show their tokens; its steps begin where the spellings of text and phrase part, which is before the end of the text if a
+token straddles it.
 
 Voids it: a target whose draws depend on more than prompt position, draw number and seed; free pieces whose bot never
 writes a delimiter (they are cut, and marked so).
@@ -118,8 +119,8 @@ def sample_guided(
         prompts: What the texts follow.
         grammar: What may come next.
         n: Draws per prompt.
-        decoding: Its temperature holds for choices and free pieces, what filters tokens for free pieces only; its stop
-            strings are not looked at.
+        decoding: Its temperature holds for choices and free pieces, what filters tokens for free pieces only, where the
+            repetition penalty looks at the tokens of the piece itself; its stop strings are not looked at.
         seed: Of the draws.
         law: `phrase`, or `token` for comparison.
 
@@ -207,10 +208,11 @@ def generator(seed: int, position: int, key: bytes) -> np.random.Generator:
 
 
 def end_of_piece(text: str, delimiters: str) -> int | None:
-    """Return where the first delimiter or line break stands that no backslash escapes; None without one."""
+    """Return where the first delimiter that no backslash escapes, or the first line break stands; None without one."""
     escaped = False
     for i, character in enumerate(text):
-        if not escaped and (character in delimiters or character == END_OF_TEXT):
+        # A line break ends a text even behind a backslash: the layout has none inside a value, and bots stop there.
+        if character == END_OF_TEXT or (not escaped and character in delimiters):
             return i
         escaped = character == "\\" and not escaped
     return None

@@ -5,7 +5,9 @@ that text, many texts at a time; the keys and values of the chosen phrases are k
 last token of a text. Draws that share a text are counted, not repeated, inside free pieces too. The texts that are
 waiting go last in, first out, and what is remembered of them is bounded: the oldest are forgotten and read again.
 Phrase tokens are those that the tokenizer gives text and phrase together; where one of them straddles the end of the
-text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling.
+text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling
+(`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
+lots of draws share any, not even those that reach the same text in different spellings.
 
 Voids it: a model that cannot read trees behind a memory (`CausalLM.supports_branches` measures this).
 
@@ -15,16 +17,16 @@ independent draws is the chain rule of the multinomial distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hushbot.errors import AuditError
-from hushbot.prompts import pieces
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_many
 from hushbot.targets.guided import (
@@ -42,11 +44,12 @@ from hushbot.targets.guided import (
     split_count,
     token_law,
 )
+from hushbot.targets.phrase_trees import Phrases, PhraseTrees
 from hushbot.targets.row_cache import KeysValues
 from hushbot.targets.sampler import TokenFilter, decode
 from hushbot.targets.scorer import log_probabilities
-from hushbot.targets.token_tree import Packed, pack
-from hushbot.tokens import encode, encode_with_spans, start_token
+from hushbot.targets.token_tree import pack
+from hushbot.tokens import encode, start_token
 from hushbot.types import Decoding
 
 _PREFILL_TOKENS = 2048
@@ -64,21 +67,10 @@ class _Row:
     """All tokens, start token and those of an unfinished free piece included."""
     memory: KeysValues | None = None
     """Keys and values of all tokens but the last; None is read when needed."""
+    key: bytes = b""
+    """Names what was drawn so far; random numbers hang on it."""
     n_free: int = 0
     """How many of the tokens belong to the free piece in the making, which `node.text` does not hold yet."""
-
-
-class _Phrases(NamedTuple):
-    """How phrases follow a text: a tree behind its tokens."""
-
-    paths: list[list[int]]
-    """The tokens of each phrase, after `n_again` tokens of the text that are read again."""
-    firsts: list[int]
-    """The first token of each path that counts as the phrase's."""
-    order: list[int]
-    """The phrases as they stand in the tree."""
-    tree: Packed
-    """Of a token that stands for the last of the text, and each path without its last token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,13 +88,17 @@ class GuidedSampler:
     law: Law
     batch_rows: int
     batch_tokens: int
+    n_respelled: int = 0
+    """How many texts were read anew because their tokens were not the tokenizer's own."""
     _prompts: Sequence[str] = ()
-    _n_prompt: list[int] = field(default_factory=list)
     _choices: list[_Row] = field(default_factory=list)
     _free: list[_Row] = field(default_factory=list)
     _harvest: Harvest = field(default_factory=lambda: Harvest(0))
-    _known: dict[tuple[str, tuple[str, ...]], _Phrases | None] = field(default_factory=dict)
     _filters: dict[str, TokenFilter] = field(default_factory=dict)
+    _trees: PhraseTrees = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._trees = PhraseTrees(self.tokenizer)
 
     def run(self, prompts: Sequence[str], n: int) -> list[list[Guided]]:
         """Return the distinct texts of n draws per prompt.
@@ -111,10 +107,8 @@ class GuidedSampler:
             AuditError: A text exceeds the model's context, or a score is not finite.
         """
         self._prompts, self._harvest = prompts, Harvest(len(prompts))
-        encoded = [self._encode(prompt) for prompt in prompts]
-        self._n_prompt = [len(ids) for ids in encoded]
         for position in reversed(range(len(prompts))):
-            self._begin(Node(position, "", n), encoded[position], None)
+            self._begin(Node(position, "", n), self._encode(prompts[position]), None, b"")
         while self._choices or self._free:
             if len(self._choices) >= len(self._free):
                 self._choose(self._take(self._choices))
@@ -126,20 +120,25 @@ class GuidedSampler:
     def _encode(self, text: str) -> list[int]:
         return [start_token(self.tokenizer), *encode(self.tokenizer, text)]
 
-    def _begin(self, node: Node, ids: list[int], memory: KeysValues | None) -> None:
+    def _begin(self, node: Node, ids: list[int], memory: KeysValues | None, key: bytes) -> None:
         """Let a text wait for its next piece, or take it in if it is at its end."""
         rule = self.grammar.next(self._prompts[node.position] + node.text)
         if rule is None:
             self._harvest.add(node, is_complete=True)
-            return
+        elif isinstance(rule, Choice):
+            self._choices.append(_Row(node, rule, ids, memory, key))
+        else:
+            # The last new token is never read back.
+            self._check_length(node, len(ids) + max(0, rule.max_new_tokens - 1))
+            self._free.append(_Row(node, rule, ids, memory, key))
+
+    def _check_length(self, node: Node, longest: int) -> None:
         limit = self.model.context_length
-        longest = len(ids) + (rule.max_new_tokens if isinstance(rule, Free) else 0)
         if limit is not None and longest > limit:
             raise AuditError(
                 f"prompt {node.position}: {longest} tokens of a guided text exceed the model's context of {limit}; "
                 "allow shorter texts"
             )
-        (self._choices if isinstance(rule, Choice) else self._free).append(_Row(node, rule, ids, memory))
 
     def _take(self, waiting: list[_Row]) -> list[_Row]:
         """Return the newest rows that fit a batch, each with its memory."""
@@ -179,6 +178,33 @@ class GuidedSampler:
     def _choose(self, rows: Sequence[_Row]) -> None:
         """Let texts with a choice to make go on."""
         plans = [self._plan(row) for row in rows]
+        for batch in self._batches(rows, plans):
+            self._choose_batch([rows[i] for i in batch], [plans[i] for i in batch])
+
+    def _plan(self, row: _Row) -> Phrases:
+        """Return the tree of phrases behind a row's tokens, changing those tokens where they do not fit."""
+        if not isinstance(row.rule, Choice):
+            raise TypeError("only choices have phrases")
+        ids, plan = self._trees.after(self._prompts[row.node.position] + row.node.text, row.ids, row.rule.phrases)
+        if ids is not row.ids:
+            row.ids, row.memory = ids, None
+            self.n_respelled += 1
+        self._check_length(row.node, len(ids) + max(map(len, plan.paths)))
+        return plan
+
+    def _batches(self, rows: Sequence[_Row], plans: Sequence[Phrases]) -> Iterator[list[int]]:
+        """Yield which rows to read together, so that texts and trees, padding included, fit a batch."""
+        batch: list[int] = []
+        text, tree = 0, 0
+        for i, (row, plan) in enumerate(zip(rows, plans, strict=True)):
+            text, tree = max(text, len(row.ids)), max(tree, len(plan.tree.ids))
+            if batch and (text + tree) * (len(batch) + 1) > self.batch_tokens:
+                yield batch
+                batch, text, tree = [], len(row.ids), len(plan.tree.ids)
+            batch.append(i)
+        yield batch
+
+    def _choose_batch(self, rows: Sequence[_Row], plans: Sequence[Phrases]) -> None:
         memories = self._remember(rows)
         trees = [
             plan.tree._replace(ids=[row.ids[-1], *plan.tree.ids[1:]]) for row, plan in zip(rows, plans, strict=True)
@@ -201,7 +227,7 @@ class GuidedSampler:
                 at += n
             self._go_on(row, plan, scores, [(keys[i], values_[i]) for keys, values_ in fresh])
 
-    def _go_on(self, row: _Row, plan: _Phrases, scores: Sequence[Any], fresh: KeysValues) -> None:
+    def _go_on(self, row: _Row, plan: Phrases, scores: Sequence[Any], fresh: KeysValues) -> None:
         """Split a row's draws over its phrases."""
         counted = [values[first:] for values, first in zip(scores, plan.firsts, strict=True)]
         whole = np.array([values.sum() for values in counted])
@@ -214,13 +240,14 @@ class GuidedSampler:
         phrases = row.rule.phrases if isinstance(row.rule, Choice) else ()
         for phrase, count in split_count(chances, row.node.count, self._rng(row)).items():
             node = row.node._replace(text=row.node.text + phrases[phrase], count=count, mass=mass)
-            self._begin(node, row.ids + plan.paths[phrase], extended(row.memory, fresh, places[phrase]))
+            memory = extended(row.memory, fresh, places[phrase])
+            self._begin(node, row.ids + plan.paths[phrase], memory, _key(row, f"phrase {phrase}"))
 
     def _write(self, rows: Sequence[_Row]) -> None:
         """Let texts whose next piece is free go on by a token."""
         memories = self._remember(rows)
         features, fresh = self.model.branch_features(memories, [pack([row.ids[-1:]]) for row in rows])
-        generated = [row.ids[self._n_prompt[row.node.position] :] for row in rows]
+        generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
         scores = law_logits(self.model.logits(features[:, 0]), self.decoding, generated)
         for i, (row, drawn) in enumerate(zip(rows, self._draw(rows, scores), strict=True)):
             memory = extended(row.memory, [(keys[i], values[i]) for keys, values in fresh], [0])
@@ -248,7 +275,8 @@ class GuidedSampler:
             if token == self.tokenizer.eos_token_id:
                 self._harvest.add(node._replace(text=node.text + self._piece(row, row.ids)), is_complete=False)
                 continue
-            grown = replace(row, node=node, ids=[*row.ids, token], memory=memory, n_free=row.n_free + 1)
+            ids, key = [*row.ids, token], _key(row, f"token {token}")
+            grown = replace(row, node=node, ids=ids, memory=memory, key=key, n_free=row.n_free + 1)
             is_full = grown.n_free >= rule.max_new_tokens
             if not is_full and not self._filter(rule).may_hold(token):
                 self._free.append(grown)
@@ -264,10 +292,22 @@ class GuidedSampler:
                 self._free.append(grown)
         for (piece, is_before_token), count in ended.items():
             node = row.node._replace(text=row.node.text + piece, count=count)
-            if is_before_token:
-                self._begin(node, row.ids, row.memory)
-            else:  # the delimiter came within a token
-                self._begin(node, self._encode(self._prompts[node.position] + node.text), None)
+            self._end_piece(row, node, is_before_token=is_before_token)
+
+    def _end_piece(self, row: _Row, node: Node, *, is_before_token: bool) -> None:
+        """Let a text go on behind its finished free piece, in the tokenizer's own spelling.
+
+        Args:
+            row: What wrote the piece; it holds neither the delimiter nor the token that brought it.
+            node: The text up to the delimiter.
+            is_before_token: Whether the row's tokens are the whole of that text.
+        """
+        text = self._prompts[node.position] + node.text
+        ids = self._trees.respelled(text, row.ids) if is_before_token else self._encode(text)
+        is_kept = ids is row.ids
+        self.n_respelled += not is_kept
+        key = _key(row, f"{'piece' if is_before_token else 'cut piece'} {node.text}")
+        self._begin(node, ids, row.memory if is_kept else None, key)
 
     def _piece(self, row: _Row, ids: Sequence[int]) -> str:
         """Return the free piece so far."""
@@ -285,49 +325,13 @@ class GuidedSampler:
             self._filters[rule.delimiters] = TokenFilter(self.tokenizer, {*rule.delimiters, END_OF_TEXT})
         return self._filters[rule.delimiters]
 
-    def _plan(self, row: _Row) -> _Phrases:
-        """Return the tree of phrases behind a row's tokens, changing those tokens where they do not fit."""
-        if not isinstance(row.rule, Choice):
-            raise TypeError("only choices have phrases")
-        text = self._prompts[row.node.position] + row.node.text
-        last = (pieces(text) or [""])[-1]
-        last = "" if pieces(text + "x")[-1] == "x" else last
-        tail = last[max(0, last.rfind(" ")) :]
-        tail_ids = encode(self.tokenizer, tail)
-        key = (tail, row.rule.phrases)
-        if key not in self._known:
-            self._known[key] = self._tree(tail, tail_ids, row.rule.phrases)
-        plan = self._known[key]
-        if plan is not None and row.ids[len(row.ids) - len(tail_ids) :] == tail_ids:
-            return plan
-        return self._respelled(row, text[: len(text) - len(last)], last, row.rule.phrases)
-
-    def _tree(self, tail: str, tail_ids: list[int], phrases: Sequence[str]) -> _Phrases | None:
-        """Return how phrases follow the end of a text; None where a token of theirs straddles it."""
-        paths = [encode(self.tokenizer, tail + phrase) for phrase in phrases]
-        n = len(tail_ids)
-        if any(path[:n] != tail_ids or len(path) == n for path in paths):
-            return None
-        return _as_tree([path[n:] for path in paths], [0] * len(paths))
-
-    def _respelled(self, row: _Row, before: str, last: str, phrases: Sequence[str]) -> _Phrases:
-        """Give a row its tokens in the tokenizer's own spelling, as far as they hold nothing of any phrase."""
-        encoded = [encode_with_spans(self.tokenizer, last + phrase) for phrase in phrases]
-        firsts = [next(i for i, (_, end) in enumerate(spans) if end > len(last)) for _, spans in encoded]
-        shared = 0
-        while shared < min(firsts) and len({ids[shared] for ids, _ in encoded}) == 1:
-            shared += 1
-        row.ids = [*self._encode(before), *encoded[0].ids[:shared]]
-        row.memory = None
-        return _as_tree([ids[shared:] for ids, _ in encoded], [first - shared for first in firsts])
-
     def _rng(self, row: _Row) -> np.random.Generator:
-        return generator(self.seed, row.node.position, np.array(row.ids, dtype=np.int64).tobytes())
+        return generator(self.seed, row.node.position, row.key)
 
 
-def _as_tree(paths: list[list[int]], firsts: list[int]) -> _Phrases:
-    order = sorted(range(len(paths)), key=lambda i: paths[i])
-    return _Phrases(paths, firsts, order, pack([[0, *paths[i][:-1]] for i in order]))
+def _key(row: _Row, drawn: str) -> bytes:
+    """Return the name of what some of a row's draws became."""
+    return hashlib.blake2b(row.key + drawn.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def extended(memory: KeysValues | None, fresh: KeysValues, places: Sequence[int]) -> KeysValues:

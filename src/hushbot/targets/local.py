@@ -16,6 +16,7 @@ Source: the score-based black box of the paper, section III-B2.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,7 @@ class LocalTarget:
         """
         check_settings(n, decoding, law)
         with self.causal_lm.reading():
-            can_branch = self.causal_lm.supports_branches(self.causal_lm.context_length or 1)
+            can_branch = self.causal_lm.supports_branches(self.causal_lm.context_length or sys.maxsize)
         if not can_branch:
             return ask_for_guided(self, prompts, grammar, n=n, decoding=decoding, seed=seed, law=law)
         sampler = GuidedSampler(
