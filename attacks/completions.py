@@ -1,287 +1,249 @@
-"""What bots make of the beginnings of states: completions, who holds them, and what both sides' rates say.
+"""What a bot makes of the beginnings of states, and what of it is counted.
 
-Guarantees: a completion is its prefix and at least one new, closed triplet; the same completed state of the same side
-counts once; a continuation without a new triplet is no completion and is counted by itself (`nothing_new`). In a deal
-(`judge_sides`) dialogues change sides with everything that is theirs: their prefixes and their states.
+Guarantees: a completion is its prefix and at least one new, closed triplet; a continuation without one is no
+completion and is counted by itself (`nothing_new`). A continuation that gives a slot of the prefix another value
+contradicts what the attacker knows: both values stay in the completed state, which nobody's state then contains. Among
+the prefixes of one length, and again among all, a completed state counts once: from its shortest prefix, the first in
+the alphabet. A completion is scored as the bot wrote it, blanks at the end aside.
 
-Source: Task-oriented dialogue state extraction, sections V-A3 and V-D.
+Source: Task-oriented dialogue state extraction, sections V-A3, V-D and V-E2.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hushbot.attacks.decoding import Decoder
 from hushbot.attacks.state_candidates import RANKINGS
-from hushbot.attacks.state_judgement import MIN_CANDIDATES, Judged, Rule
-from hushbot.attacks.state_metrics import StateIndex, deal, distinct_values, normalise_state
-from hushbot.attacks.state_sides import Sides
+from hushbot.attacks.state_metrics import N_DRAWS, StateIndex, distinct_values, normalise_state
 from hushbot.attacks.targeted_prefixes import Prefix
 from hushbot.attacks.token_scores import score
 from hushbot.errors import AuditError
 from hushbot.prompts import read_state
 from hushbot.protocols import Target
 from hushbot.schema import Schema
-from hushbot.stats import Bootstrap, clopper_pearson, cluster_bootstrap, mean_difference, unmeasured
+from hushbot.stats import Bootstrap, auc, clopper_pearson, cluster_bootstrap, mean_difference, orient, unmeasured
 from hushbot.types import DialogueState, Estimate, Metric
-
-N_DRAWS = 1000
-N_DEALS = 1000
 
 
 class Completed(NamedTuple):
-    """One continuation that says something new, whoever's prefix it continues."""
+    """One continuation, whoever's prefix it continues."""
 
     suffix: str
     state: DialogueState
-    """Prefix and new triplets, normalised."""
-    scores: dict[str, float]
-    """Empty where they could not be had."""
+    """The triplets of prefix and suffix, normalised."""
+    scores: Mapping[str, float]
+    """Of a suffix that says something new; else empty."""
 
 
 class Done(NamedTuple):
     """What one decoder made of the prompts."""
 
-    completions: dict[str, list[Completed]]
-    """By prompt."""
+    draws: dict[str, list[Completed]]
+    """By prompt, in the order of the draws."""
     n_queries: int
     notes: list[str]
 
 
 class Completion(NamedTuple):
-    """A completed prefix of one side."""
+    """A continued prefix of one side."""
 
     prefix: Prefix
     completed: Completed
     is_hit: bool
+    """Whether it says something new, and all of it is part of one state of the prefix's own side."""
+
+    @property
+    def state(self) -> DialogueState:
+        """Return prefix and suffix together, normalised."""
+        return self.completed.state
 
     @property
     def new(self) -> DialogueState:
         """Return the triplets that the attacker did not know."""
         return self.completed.state - self.prefix.state
 
-    @property
-    def dialogue_id(self) -> str:
-        """Return the first dialogue that holds the prefix: the cluster it is resampled in."""
-        return min(self.prefix.holders)
-
 
 class Side(NamedTuple):
-    """The completions of one side's prefixes."""
+    """The continued prefixes of one side."""
 
-    completions: list[Completion]
+    prefixes: list[Prefix]
+    draws: list[Completion]
+    """One per prefix and draw, those that say nothing new included."""
     truth: StateIndex
-    n_prefixes: int
-    n_nothing_new: int
 
     @classmethod
     def of(cls, prefixes: Sequence[Prefix], done: Mapping[str, Sequence[Completed]], truth: StateIndex) -> Side:
-        """Attach what was made of the prompts to one side's prefixes; a completed state counts once per length."""
-        known: dict[tuple[int, DialogueState], Completion] = {}
-        n_nothing_new = 0
+        """Attach what was made of the prompts to one side's prefixes."""
+        draws = []
         for prefix in prefixes:
-            made = [completed for completed in done.get(prefix.prompt, ()) if completed.state - prefix.state]
-            n_nothing_new += not made
-            for completed in made:
-                key = (prefix.length, completed.state)
-                known.setdefault(key, Completion(prefix, completed, truth.holds(completed.state)))
-        return cls(list(known.values()), truth, len(prefixes), n_nothing_new)
+            for completed in done[prefix.prompt]:
+                is_hit = bool(completed.state - prefix.state) and truth.holds(completed.state)
+                draws.append(Completion(prefix, completed, is_hit))
+        return cls(list(prefixes), draws, truth)
 
-    def of_length(self, length: int) -> Side:
-        """Return the completions of prefixes of one length."""
-        return self._replace(completions=[c for c in self.completions if c.prefix.length == length])
+    @property
+    def completions(self) -> list[Completion]:
+        """Return every completed state once, from its first prefix."""
+        return _distinct(self.draws)
+
+    def of_length(self, length: int) -> list[Completion]:
+        """Return every completed state once among the prefixes of one length."""
+        return _distinct(draw for draw in self.draws if draw.prefix.length == length)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return the prefix lengths that there are."""
+        return sorted({prefix.length for prefix in self.prefixes})
 
     def rows(self, role: str, decoder: str) -> list[dict[str, Any]]:
-        """Return one record per completion."""
+        """Return one record per prefix and draw."""
         return [
             {
                 "decoder": decoder,
                 "role": role,
-                "dialogue_id": c.dialogue_id,
-                "prefix_length": c.prefix.length,
-                "n_triplets": len(c.completed.state),
-                "prefix": c.prefix.text,
-                "suffix": c.completed.suffix,
-                "is_hit": c.is_hit,
-                **c.completed.scores,
+                "dialogue_id": draw.prefix.dialogue_id,
+                "is_shared": bool(draw.prefix.others),
+                "prefix_length": draw.prefix.length,
+                "n_triplets": len(draw.state),
+                "n_new": len(draw.new),
+                "prefix": draw.prefix.text,
+                "suffix": draw.completed.suffix,
+                "is_hit": draw.is_hit,
+                **{name: draw.completed.scores.get(name) for name in RANKINGS},
             }
-            for c in self.completions
+            for draw in self.draws
         ]
+
+
+def _distinct(draws: Iterable[Completion]) -> list[Completion]:
+    distinct: dict[DialogueState, Completion] = {}
+    for draw in draws:
+        if draw.new:
+            distinct.setdefault(draw.state, draw)
+    return list(distinct.values())
 
 
 def complete(
     target: Target,
     decoder: Decoder,
-    prompts: Sequence[str],
+    prefixes: Sequence[Prefix],
     *,
     n: int,
     max_new_tokens: int,
     schema: Schema | None,
     seed: int,
 ) -> Done:
-    """Continue every prompt n times, and score what says something new.
+    """Continue every prefix n times, and score what says something new; each distinct prompt is asked once.
 
     Raises:
-        AuditError: Sampling failed. A failure to score is a note.
+        AuditError: Sampling or scoring failed.
     """
-    if not prompts:
-        return Done({}, 0, [])
+    known = {prefix.prompt: prefix.state for prefix in prefixes}
+    # In random order, for a target may treat the first prompts unlike the last ones, and members must not be either.
+    prompts = sorted(known)
+    prompts = [prompts[i] for i in np.random.default_rng(seed).permutation(len(prompts))]
     texts = decoder.write(target, prompts, n=n, max_new_tokens=max_new_tokens, schema=schema, seed=seed)
-    read: list[tuple[str, str, DialogueState]] = []
+    draws: list[tuple[str, str, DialogueState]] = []
     for prompt, continuations in zip(prompts, texts.continuations, strict=True):
-        for suffix in dict.fromkeys(text.rstrip() for text in continuations):
-            state = read_state(prompt + suffix).state
-            if suffix and state:
-                read.append((prompt, suffix, normalise_state(state)))
+        for suffix in (text.rstrip() for text in continuations):
+            read = read_state(prompt + suffix).state or frozenset()
+            draws.append((prompt, suffix, known[prompt] | normalise_state(read)))
+    asked = list(dict.fromkeys((prompt, suffix) for prompt, suffix, state in draws if state != known[prompt]))
+    scores = _scores(target, asked)
+    made: dict[str, list[Completed]] = {prompt: [] for prompt in prompts}
+    for prompt, suffix, state in draws:
+        made[prompt].append(Completed(suffix, state, scores.get((prompt, suffix), {})))
     notes = [] if texts.mass is None else [f"the bot gave what the schema allows {texts.mass:.3f} on average"]
-    scores: list[dict[str, float]] = [{} for _ in read]
+    return Done(made, n * len(prompts) + _n_scored(asked), notes)
+
+
+def _scores(target: Target, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, float]]:
     try:
-        found = score(target, [prompt for prompt, _, _ in read], [suffix for _, suffix, _ in read])
-        scores = [{name: float(found[name][i]) for name in RANKINGS} for i in range(len(read))]
+        found = score(target, [prompt for prompt, _ in asked], [suffix for _, suffix in asked])
     except AuditError as error:
         raise AuditError(f"completions could not be scored: {error}") from error
-    completions: dict[str, list[Completed]] = defaultdict(list)
-    for (prompt, suffix, state), values in zip(read, scores, strict=True):
-        completions[prompt].append(Completed(suffix, state, values))
-    return Done(dict(completions), n * len(prompts) + _n_scored(read), notes)
+    for name in RANKINGS:
+        if n_broken := int(np.count_nonzero(~np.isfinite(found[name]))):
+            raise AuditError(f"completions could not be scored: {n_broken} of {len(asked)} {name} are not finite")
+    return {pair: {name: float(found[name][i]) for name in RANKINGS} for i, pair in enumerate(asked)}
 
 
-def _n_scored(read: Sequence[tuple[str, str, DialogueState]]) -> int:
+def _n_scored(asked: Sequence[tuple[str, str]]) -> int:
     """Return how many sequences the scores need: whole, suffix after prefix and suffix alone, each once."""
-    whole = {("", prompt + suffix) for prompt, suffix, _ in read}
-    after = {(prompt, suffix) for prompt, suffix, _ in read}
-    alone = {("", suffix) for _, suffix, _ in read}
-    return len(whole | after | alone)
+    return len({("", prompt + suffix) for prompt, suffix in asked} | set(asked) | {("", suffix) for _, suffix in asked})
 
 
-def completion_metrics(side: Side, k: int, lengths: Sequence[int], seed: int) -> dict[str, Metric]:
-    """Return what the module of the attack says is counted, keys beginning with the ranking."""
-    metrics: dict[str, Metric] = {"nothing_new": side.n_nothing_new}
-    metrics |= {f"none/{name}": value for name, value in _counted(side, side.completions).items()}
-    for length in lengths:
-        part = _counted(side, side.of_length(length).completions)
+def completion_metrics(side: Side, k: int, seed: int) -> dict[str, Metric]:
+    """Return what the attack counts of one side, keys beginning with the ranking."""
+    everything = side.completions
+    metrics: dict[str, Metric] = {"nothing_new": sum(not draw.new for draw in side.draws)}
+    metrics |= {f"none/{name}": value for name, value in _counted(side, everything, seed).items()}
+    for length in side.lengths:
+        part = _counted(side, side.of_length(length), seed)
         metrics |= {f"none/{name}/l={length}": value for name, value in part.items()}
-    shuffled = [side.completions[i] for i in np.random.default_rng(seed).permutation(len(side.completions))]
+    shuffled = [everything[i] for i in np.random.default_rng(seed).permutation(len(everything))]
     for ranking in ("none", *RANKINGS):
-        ranked = shuffled
-        if ranking != "none":
-            ranked = sorted(shuffled, key=lambda completion: completion.completed.scores[ranking])
-        best = _counted(side, ranked[:k])
-        for name in ("state_precision", "value_precision"):
+        best = _counted(side, _ranked(shuffled, ranking)[:k], seed)
+        for name in ("states", "state_precision", "values", "value_precision"):
             metrics[f"{ranking}/{name}@{k}"] = best[name]
+        if ranking != "none":
+            metrics[f"{ranking}/hit_auc"] = _hit_auc(everything, ranking, seed)
     return metrics
 
 
-def _counted(side: Side, completions: Sequence[Completion]) -> dict[str, Metric]:
+def _ranked(completions: list[Completion], ranking: str) -> list[Completion]:
+    if ranking == "none":
+        return completions
+    return sorted(completions, key=lambda completion: completion.completed.scores[ranking])
+
+
+def _counted(side: Side, completions: Sequence[Completion], seed: int) -> dict[str, Metric]:
+    if not completions:
+        nothing = unmeasured("nothing was completed")
+        rates: dict[str, Metric] = dict.fromkeys(("state_precision", "triplets", "value_precision"), nothing)
+        return rates | {"states": None, "extracted_states": 0, "values": None, "extracted_values": 0}
     hits = [completion for completion in completions if completion.is_hit]
     values = distinct_values(completion.new for completion in completions)
     n_values = len(values & side.truth.values)
-    if not completions:
-        nothing = unmeasured("nothing was completed")
-        return {"state_precision": nothing, "value_precision": nothing, "extracted_states": 0, "extracted_values": 0}
+    bootstrap = Bootstrap(n_draws=N_DRAWS, seed=seed)
     return {
         "states": len(hits),
         "extracted_states": len(completions),
-        "state_precision": cluster_bootstrap(
-            [float(completion.is_hit) for completion in completions],
-            [completion.dialogue_id for completion in completions],
-            bounds=(0.0, 1.0),
-            bootstrap=Bootstrap(n_draws=N_DRAWS),
-        ),
-        "triplets": float(np.mean([len(completion.new) for completion in hits])) if hits else None,
+        "state_precision": cluster_bootstrap(_hits(completions), _clusters(completions), bootstrap=bootstrap),
+        "triplets": cluster_bootstrap([float(len(c.new)) for c in hits], _clusters(hits), bootstrap=bootstrap)
+        if hits
+        else unmeasured("no completion is correct"),
         "values": n_values,
         "extracted_values": len(values),
         "value_precision": clopper_pearson(n_values, len(values)),
     }
 
 
-def side_difference(members: Side, nonmembers: Side, seed: int, level: float = 0.95) -> Estimate:
-    """Return the members' state precision minus the non-members', dialogues resampled on both sides."""
-    first, second = members.completions, nonmembers.completions
+def _hit_auc(completions: Sequence[Completion], ranking: str, seed: int) -> Estimate:
+    """Return how well a score parts the correct completions from the others."""
+    sides = [[c for c in completions if c.is_hit is wanted] for wanted in (True, False)]
+    high = [orient(ranking, [c.completed.scores[ranking] for c in side]) for side in sides]
+    clusters = (_clusters(sides[0]), _clusters(sides[1]))
+    return auc(high[0], high[1], clusters=clusters, bootstrap=Bootstrap(n_draws=N_DRAWS, seed=seed))
+
+
+def precision_difference(first: Sequence[Completion], second: Sequence[Completion], seed: int) -> Estimate:
+    """Return one side's state precision minus the other's, dialogues resampled on both sides."""
     return mean_difference(
-        [float(c.is_hit) for c in first],
-        [float(c.is_hit) for c in second],
-        clusters=([c.dialogue_id for c in first], [c.dialogue_id for c in second]),
-        bootstrap=Bootstrap(level=level, n_draws=max(N_DRAWS, int(40 / (1 - level))), seed=seed),
+        _hits(first),
+        _hits(second),
+        clusters=(_clusters(first), _clusters(second)),
+        bootstrap=Bootstrap(n_draws=N_DRAWS, seed=seed),
     )
 
 
-def judge_sides(members: Side, nonmembers: Side, sides: Sides, rule: Rule, seed: int) -> Judged:
-    """Apply the rule of the attack's module to one decoder's completions."""
-    shared = {c.prefix.text for c in members.completions} & {c.prefix.text for c in nonmembers.completions}
-    first, second = (
-        side._replace(completions=_judged_ones(side.completions, shared, rule)) for side in (members, nonmembers)
-    )
-    n = min(len(first.completions), len(second.completions))
-    if n == 0:
-        reason = f"no completion of {rule.min_triplets} or more triplets on one of the sides"
-        return Judged("inconclusive", reason, unmeasured(reason), None)
-    difference = side_difference(first, second, seed, 1 - rule.size)
-    p = _deal_p([*first.completions, *second.completions], members.truth, nonmembers.truth, sides, seed)
-    if n < MIN_CANDIDATES:
-        return Judged(
-            "inconclusive",
-            f"{n} distinct completions of {rule.min_triplets} or more triplets on one of the sides; "
-            f"fewer than {MIN_CANDIDATES} decide nothing",
-            difference,
-            p,
-        )
-    if difference.value is None or difference.low is None or difference.high is None:
-        return Judged("inconclusive", "the difference has no interval", difference, p)
-    found = (
-        f"distinct completions of {rule.min_triplets} or more triplets, members minus non-members "
-        f"{difference.value:.3f} [{difference.low:.3f}, {difference.high:.3f}] at {100 * (1 - rule.size):.3g}%, "
-        f"randomisation p={p:.4f}"
-    )
-    if difference.low > 0 and p <= rule.size:
-        return Judged("leak", f"{found}: above zero and above what random splits give", difference, p)
-    return Judged(
-        "no_leak_detected", f"{found}: a difference of up to {difference.high:.3f} stays compatible", difference, p
-    )
+def _hits(completions: Sequence[Completion]) -> list[float]:
+    return [float(completion.is_hit) for completion in completions]
 
 
-def _judged_ones(completions: Sequence[Completion], shared: Set[str], rule: Rule) -> list[Completion]:
-    """Return the completions that the verdict rests on, each completed state once, from its shortest prefix."""
-    distinct: dict[DialogueState, Completion] = {}
-    for completion in completions:
-        if len(completion.completed.state) >= rule.min_triplets and completion.prefix.text not in shared:
-            distinct.setdefault(completion.completed.state, completion)
-    return list(distinct.values())
-
-
-def _deal_p(
-    completions: Sequence[Completion], members: StateIndex, nonmembers: StateIndex, sides: Sides, seed: int
-) -> float:
-    """Return how often dealing the dialogues to the sides anew favours "members" as much as the real split does.
-
-    A completion is on a side if one of the dialogues there holds its prefix, and correct if one of them holds it; one
-    whose prefix both sides hold is left out, as in the real split.
-    """
-    column = {name: i for i, group in enumerate(sides.groups) for name in group}
-    owns, holds = (np.zeros((len(completions), len(sides.groups)), dtype=np.float32) for _ in range(2))
-    for row, c in enumerate(completions):
-        owns[row, [column[name] for name in c.prefix.holders]] = 1
-        holders = members.holders(c.completed.state) | nonmembers.holders(c.completed.state)
-        holds[row, [column[name] for name in holders]] = 1
-    deals = deal([len(g) for g in sides.groups], sides.n_equal, np.random.default_rng(seed), N_DEALS)
-    ids = {dialogue.id for dialogue in sides.member_dialogues}
-    real = np.array([next(iter(group)) in ids for group in sides.groups])
-    needed = (owns + holds).any(axis=0)
-    owns, holds = owns[:, needed], holds[:, needed]
-    observed = _advantage(owns, holds, real[needed])
-    values = [_advantage(owns, holds, deals[needed, i]) for i in range(N_DEALS)]
-    return float((1 + sum(value >= observed for value in values)) / (1 + N_DEALS))
-
-
-def _advantage(owns: Any, holds: Any, is_member: Any) -> float:
-    """Return the rate of correct completions on one side minus that on the other, under one deal."""
-    first, second = is_member.astype(np.float32), (~is_member).astype(np.float32)
-    mine, theirs = owns @ first > 0, owns @ second > 0
-    only, other = mine & ~theirs, theirs & ~mine
-    if not (only.any() and other.any()):
-        return 0.0
-    return float((holds[only] @ first > 0).mean() - (holds[other] @ second > 0).mean())
+def _clusters(completions: Sequence[Completion]) -> list[str]:
+    return [completion.prefix.dialogue_id for completion in completions]

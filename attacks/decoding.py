@@ -2,7 +2,8 @@
 
 Guarantees: a decoder's name says all its settings; nothing is taken from a model's generation config, and `resolved`
 lists every setting, those of hushbot included. A specification is a name, or a name and options that deviate from it:
-`vanilla`, `vanilla:top_k=40`, `temperature:temperature=3:top_p=0.9`.
+`vanilla`, `vanilla:top_k=40`, `temperature:temperature=3:top_p=0.9`. An option that is given twice, or that would change
+nothing, is an error.
 
 Voids it: a target that does not follow `Decoding` (endpoints know neither beams nor a falling temperature).
 
@@ -11,12 +12,13 @@ Source: Task-oriented dialogue state extraction, sections IV-A1, IV-B2 and V-B1 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hushbot.attacks.schema_sampling import StateGrammar, guided_continuations
+from hushbot.attacks.schema_sampling import MAX_TRIPLETS, MAX_VALUE_TOKENS, StateGrammar, guided_continuations
 from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.schema import Schema
@@ -38,6 +40,8 @@ DECODERS: Mapping[str, Decoding] = MappingProxyType(
 GUIDED: Mapping[str, Law] = MappingProxyType({"schema_guided": "phrase", "schema_masked": "token"})
 """Decoders that need a schema, and how they choose; the second is there to be compared with."""
 _OPTIONS = {field.name: field.type for field in fields(Decoding) if field.name != "stop"}
+_NEEDED = {"length_penalty": "num_beams", "diversity_penalty": "beam_groups", "temperature_step": "start_temperature"}
+"""Options that change nothing while another one is off."""
 
 
 class Texts(NamedTuple):
@@ -111,8 +115,11 @@ def resolved(decoder: Decoder) -> str:
     settings = asdict(decoder.decoding)
     stop = settings.pop("stop")
     shown = [f"{name}={value}" for name, value in settings.items()]
-    law = [f"law={decoder.law}"] if decoder.law else []
-    return f"decoder {decoder.name}: {', '.join([*shown, *law, f'stop={stop!r}'])}"
+    if decoder.law is None:
+        shown.append(f"stop={stop!r}")
+    else:  # its texts end where the grammar says
+        shown += [f"law={decoder.law}", f"max_triplets={MAX_TRIPLETS}", f"max_value_tokens={MAX_VALUE_TOKENS}"]
+    return f"decoder {decoder.name}: {', '.join(shown)}"
 
 
 def parse_decoder(spec: str) -> Decoder:
@@ -129,6 +136,8 @@ def parse_decoder(spec: str) -> Decoder:
         key, equals, text = option.partition("=")
         if not equals or key not in _OPTIONS:
             raise ConfigError(f"decoder {spec!r}: {option!r} is no option=value; options are {', '.join(_OPTIONS)}")
+        if key in changes:
+            raise ConfigError(f"decoder {spec!r}: {key} is given twice; give it once")
         changes[key] = _read(spec, key, text)
     try:
         decoding = replace(DECODERS.get(name, Decoding()), **changes)  # type: ignore[arg-type]  # checked by _read
@@ -136,11 +145,17 @@ def parse_decoder(spec: str) -> Decoder:
         raise ConfigError(f"decoder {spec!r}: {error}") from error
     if name in GUIDED and (decoding.num_beams > 1 or decoding.start_temperature is not None):
         raise ConfigError(f"decoder {spec!r}: guided sampling knows neither beams nor a falling temperature")
+    for key in changes:
+        other = _NEEDED.get(key)
+        if other is not None and getattr(decoding, other) == getattr(Decoding(), other):
+            raise ConfigError(f"decoder {spec!r}: {key} changes nothing without {other}; set {other}, or leave it out")
     return Decoder(spec, decoding, GUIDED.get(name))
 
 
 def decoder_problems(attack: str, decoders: Sequence[str], chosen: str) -> list[str]:
     """Return what is wrong with the decoders of an attack and the one that was registered beforehand."""
+    if isinstance(decoders, str):
+        return [f"decoders={decoders!r} must be a list of names; set attack.{attack}.decoders=[{decoders}]"]
     problems = []
     for spec in decoders:
         try:
@@ -159,6 +174,9 @@ def _read(spec: str, key: str, text: str) -> object:
     try:
         if kind == "bool":
             return {"true": True, "false": False}[text.lower()]
-        return int(text) if kind == "int" else float(text)
+        value = int(text) if kind == "int" else float(text)
+        if not math.isfinite(value):
+            raise ValueError(f"{key} must be finite")
+        return value
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"decoder {spec!r}: {key}={text!r} is not a value of type {kind}") from error
+        raise ConfigError(f"decoder {spec!r}: {key}={text!r} is not a finite value of type {kind}") from error

@@ -5,7 +5,8 @@ opening, `slot=`, the end of a domain, the end of the state), drawn in proportio
 phrase under the bot (`hushbot.targets.guided`); a value is whatever the bot writes before the next `,` or `)` that no
 backslash escapes. Every text that comes to its end is a state that `prompts.read_state` reads whole, with no domain
 and no slot twice; slots may come in any order. An empty value, a line break inside a value and a value longer than
-`max_value_tokens` cut the text there: what was closed before is still a candidate, the rest is counted as cut.
+`max_value_tokens` cut the text there: what was closed before is still a candidate, the rest is counted as cut. A value
+of nothing but blanks is read as none, and counted as a format error.
 
 Voids it: a schema that lacks a domain or a slot, which is then never written (prefer recall when probing one).
 
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hushbot.errors import ConfigError
+from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import EMPTY_STATE, STATE_MARKER, domain_opening, slot_opening
 from hushbot.protocols import Target
 from hushbot.schema import Schema
@@ -28,6 +29,11 @@ from hushbot.targets.guided import Choice, Free, Law, sample_guided
 from hushbot.types import Decoding
 
 VALUE_ENDS = ",)"
+"""What ends a value, where no backslash stands before it."""
+MAX_TRIPLETS = 24
+"""Longest state: twice what people ask for."""
+MAX_VALUE_TOKENS = 32
+"""Longest value: several times that of a long name."""
 
 
 class _Place(NamedTuple):
@@ -50,9 +56,9 @@ class StateGrammar:
     """What may follow in a state text, after `Belief State:` or after any beginning of a state."""
 
     schema: Schema
-    max_triplets: int = 24
+    max_triplets: int = MAX_TRIPLETS
     """A state of so many triplets is closed; at least 1."""
-    max_value_tokens: int = 32
+    max_value_tokens: int = MAX_VALUE_TOKENS
     """Where a value is cut; at least 1."""
     _slots: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """The openings of slots by that of their domain."""
@@ -71,7 +77,8 @@ class StateGrammar:
 
     def next(self, text: str) -> Choice | Free | None:
         """Return what follows: phrases to choose among, a free value, or None at the end of the line."""
-        body = text.rpartition(STATE_MARKER)[2]
+        # A marker inside a value or an utterance is theirs; the layout's own stands at the beginning of a line.
+        body = f"\n{text}".rpartition(f"\n{STATE_MARKER}")[2]
         if body.endswith("\n"):
             return None
         place = _read(body)
@@ -132,10 +139,12 @@ def guided_continuations(
     the schema forces nothing, near 0 it writes what the bot would not.
 
     Raises:
-        AuditError: A query failed.
+        AuditError: A query failed, or the target did not return as many texts as it was asked for.
         ConfigError: The target cannot be sampled under this law.
     """
     found = sample_guided(target, prompts, grammar, n=n, decoding=decoding, seed=seed, law=law)
+    if [sum(text.count for text in texts) for texts in found] != [n] * len(prompts):
+        raise AuditError(f"the target did not return {n} guided texts for each of {len(prompts)} prompts")
     continuations = []
     weights, masses = 0, 0.0
     for position, texts in enumerate(found):

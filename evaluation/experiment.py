@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hushbot.composition import decisive
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport, manifest
+from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.protocols import Attack, Tracker
 from hushbot.run import config_sha256
 from hushbot.types import AuditSplit
@@ -31,6 +32,8 @@ class Experiment:
     trackers: Mapping[str, Tracker]
     seed: int
     reveal: bool
+    sensitivity: Sensitivity = field(default_factory=Sensitivity)
+    """Whether and how what attacks get out is assessed; by default it is not."""
 
     @property
     def split(self) -> AuditSplit:

@@ -303,8 +303,8 @@ def differences(report: AuditReport, config: Mapping[str, Any]) -> list[str]:
         f"the paper: {paper.SETTING['data']}",
         f"samples: {attack.get('n_samples', 'an unknown number')} per method, the best {attack.get('k', '?')} after "
         f"ranking; the paper: {paper.SETTING['samples']}",
-        f"counted: {paper.SETTING['counted']}, here too, in any turn of any of the members; values are compared without "
-        "regard to their slot, as there",
-        f"control: the same states against as many non-members stand beside ours; the paper: {paper.SETTING['control']}",
+        f"counted: {paper.SETTING['counted']}; so here, in any turn of any of the members, and values without regard "
+        "to their slot",
+        f"control: the same states against as many non-members, beside ours; the paper: {paper.SETTING['control']}",
         "schema-guided sampling without a prefix, and the chance lines, are ours: the paper has no such rows",
     ]

@@ -60,6 +60,7 @@ def prepare(config: Mapping[str, Any], name: str) -> Experiment:
     attacks = {key: build(node, f"attack.{key}") for key, node in config["attack"].items()}
     trackers = {key: build(node, f"tracker.{key}") for key, node in config["tracker"].items()}
     settings = build(config["split"], "split")
+    sensitivity = build(config["sensitivity"], "sensitivity")
     corpus = build(config["data"], "data")
     seed = int(config["seed"])
     return Experiment(
@@ -71,6 +72,7 @@ def prepare(config: Mapping[str, Any], name: str) -> Experiment:
         trackers=trackers,
         seed=seed,
         reveal=bool(config["reveal"]),
+        sensitivity=sensitivity,
     )
 
 
@@ -127,6 +129,7 @@ def measure(
         say(f"attacking {experiment.name} with {name}")
         started = time.perf_counter()
         result = attack.run(target, experiment.split, experiment.corpus.schema, seed=experiment.seed)
+        result = experiment.sensitivity.add_to(result, seed=experiment.seed)
         if result.rows:
             records = directory.write_records(name, result.rows, reveal=experiment.reveal)
             # Rows are in the clear: from here on they are in the masked records only, out of any tracker's reach.

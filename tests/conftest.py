@@ -24,6 +24,7 @@ from hushbot.prompts import (
     STATE_MARKER,
     database_line,
     history_lines,
+    read_state,
     render_state,
     state_line,
     text_line,
@@ -198,11 +199,28 @@ class Stranger(CountingTarget):
     """Log-probability of a word, before noise."""
 
     def draw(self, prompt: str, rng: random.Random) -> str:
+        begun = prompt.rpartition(STATE_MARKER)[2].strip()
+        if begun:
+            return self.more(begun, rng)
         slots = rng.sample(self.schema.slots, rng.randint(1, min(7, len(self.schema.slots))))
-        state: DialogueState = frozenset(
+        return f" {render_state(self.wish(slots, rng))}\n"
+
+    def more(self, begun: str, rng: random.Random) -> str:
+        """Add a triplet to a state that has begun: in its open domain, or in another one."""
+        known = read_state(begun).state or frozenset()
+        used = {(t.domain, t.slot) for t in known}
+        domain = sorted(known)[-1].domain
+        left = [s for s in self.schema.slots if (s.domain, s.name) not in used]
+        mine = [s for s in left if (s.domain == domain) == begun.endswith(",")]
+        if not mine:
+            return ")\n"
+        text = render_state(self.wish([rng.choice(mine)], rng))
+        return f" {text.partition('(')[2] if begun.endswith(',') else text}\n"
+
+    def wish(self, slots: Sequence[Slot], rng: random.Random) -> DialogueState:
+        return frozenset(
             SlotValue(slot.domain, slot.name, rng.choice(self.pools[slot.domain, slot.name])) for slot in slots
         )
-        return f" {render_state(state)}\n"
 
     def token_scores(self, prompt: str, continuation: str) -> list[float]:
         tokens = words(continuation)

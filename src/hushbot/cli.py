@@ -67,6 +67,21 @@ def report(
     command.main(runs, out)
 
 
+@app.command(epilog="Example: hushbot reproduce tods data.path=DIR")
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="tods; popquiz and leakit are to come")],
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Where the tables and figures are written")] = Path("comparison"),
+    read: Annotated[Path | None, typer.Option(help="A finished run to make them from; nothing is run")] = None,
+    trust: Trust = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Run a paper's tables and figures and set ours beside the paper's; with target=run run=DIR on an existing bot."""
+    from hushbot.commands import reproduce as command
+
+    command.main(paper, overrides or [], out=out, read=read, trust=trust or [], config_dir=config_dir)
+
+
 @app.command()
 def ls(group: Annotated[str | None, typer.Argument(help="One group only, such as recipe")] = None) -> None:
     """List recipes, attacks, data, backbones and trackers, one line each."""

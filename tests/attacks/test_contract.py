@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hushbot.protocols import Attack, Target
-from hushbot.schema import Schema
+from hushbot.schema import Schema, Slot
 from hushbot.types import AttackResult, AuditSplit, Decoding, Estimate
 
 if TYPE_CHECKING:
@@ -25,17 +25,25 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "attack"
 CONFIGS = sorted(FOLDER.rglob("*.yaml"))
-N_CONFIGS = 2
+N_CONFIGS = 4
 SMALL: dict[str, dict[str, Any]] = {
     "untargeted_extraction": {"n_samples": 200, "k": 50},
     "membership": {"n_draws": 200},
+    "targeted_extraction": {"decoders": ["greedy"], "lengths": [2, 3, 4], "max_prefixes": 120},
+    "schema_probe": {"temperatures": [1.0], "n_questions": 60, "n_samples": 60, "n_runs": 2},
 }
 """Settings that keep these tests fast."""
 CHANCE: dict[str, Callable[[AttackResult], float | None]] = {
     "untargeted_extraction": lambda r: r.control["nonmembers"]["vanilla/dc_ppl/state_precision@50"].value,
     "membership": lambda _: 0.01,
+    "targeted_extraction": lambda r: r.control["nonmembers"]["greedy/none/state_precision"].value,
+    "schema_probe": lambda _: 0.0,
 }
 """What the headline is where nothing leaks."""
+OF_THE_SERVICE = frozenset({"schema_probe"})
+"""Attacks on what a bot serves, not on persons: whoever knows the schema gives it away, members or not."""
+TEXT_ONLY = frozenset({"schema_probe"})
+"""Attacks that ask for no score."""
 
 
 def load(path: Path) -> dict[str, Attack]:
@@ -56,6 +64,21 @@ def named_attack(request: pytest.FixtureRequest) -> tuple[str, Attack]:
 @pytest.fixture
 def attack(named_attack: tuple[str, Attack]) -> Attack:
     return named_attack[1]
+
+
+@pytest.fixture
+def leaky(named_attack: tuple[str, Attack], memoriser: Any, stranger: Any) -> Any:
+    """Return a bot that has what the attack is after."""
+    return stranger if named_attack[0] in OF_THE_SERVICE else memoriser
+
+
+@pytest.fixture
+def ignorant(named_attack: tuple[str, Attack], stranger: Any) -> Any:
+    """Return a bot that has not."""
+    if named_attack[0] not in OF_THE_SERVICE:
+        return stranger
+    pools = {("bank", name): ["one", "two"] for name in ("account", "amount", "branch")}
+    return replace(stranger, schema=Schema.of(Slot(domain, slot) for domain, slot in pools), pools=pools)
 
 
 def comparable(result: AttackResult) -> dict[str, Any]:
@@ -100,20 +123,20 @@ def test_each_configuration_is_an_attack(attack: Attack) -> None:
     assert isinstance(attack, Attack)
 
 
-def test_a_memoriser_leaks(
-    attack: Attack, memoriser: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
+def test_a_bot_that_knows_leaks(
+    attack: Attack, leaky: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
-    result = attack.run(memoriser, synthetic_split, synthetic_schema, seed=0)
+    result = attack.run(leaky, synthetic_split, synthetic_schema, seed=0)
     assert result.headline.estimate.value is not None
     assert result.headline.estimate.value > 0.95
     assert result.verdict == "leak"
 
 
 def test_a_stranger_does_not(
-    named_attack: tuple[str, Attack], stranger: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
+    named_attack: tuple[str, Attack], ignorant: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
     name, attack = named_attack
-    result = attack.run(stranger, synthetic_split, synthetic_schema, seed=0)
+    result = attack.run(ignorant, synthetic_split, synthetic_schema, seed=0)
     estimate, chance = result.headline.estimate, CHANCE[name](result)
     assert None not in (estimate.low, estimate.high, chance)
     assert estimate.low <= chance <= estimate.high  # type: ignore[operator]
@@ -137,13 +160,13 @@ def test_neither_batches_nor_the_order_of_dialogues_matter(
 
 
 def test_uneven_sides_change_no_promise(
-    attack: Attack, memoriser: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
+    attack: Attack, leaky: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
     uneven = replace(synthetic_split, nonmembers=synthetic_split.nonmembers[:110])
     backwards = AuditSplit(uneven.members[::-1], uneven.nonmembers[::-1])
-    result = attack.run(memoriser, uneven, synthetic_schema, seed=2)
+    result = attack.run(leaky, uneven, synthetic_schema, seed=2)
     assert result.verdict == "leak"
-    assert comparable(result) == comparable(attack.run(memoriser, backwards, synthetic_schema, seed=2))
+    assert comparable(result) == comparable(attack.run(leaky, backwards, synthetic_schema, seed=2))
 
 
 def test_inputs_are_left_as_they_were(
@@ -158,10 +181,13 @@ def test_inputs_are_left_as_they_were(
 def test_a_failing_target_is_inconclusive_and_never_zero(
     attack: Attack,
     failing: str,
+    named_attack: tuple[str, Attack],
     request: pytest.FixtureRequest,
     synthetic_split: AuditSplit,
     synthetic_schema: Schema,
 ) -> None:
+    if failing == "mute_target" and named_attack[0] in TEXT_ONLY:
+        pytest.skip("the attack asks for no score, so a bot without scores does not fail it")
     target = request.getfixturevalue(failing)
     result = attack.run(target, synthetic_split, synthetic_schema, seed=0)
     assert result.verdict == "inconclusive"
@@ -193,8 +219,8 @@ def test_every_query_is_counted(
 
 
 def test_a_target_without_a_reference_still_works(
-    attack: Attack, memoriser: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
+    attack: Attack, leaky: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
-    result = attack.run(replace(memoriser, reference=None), synthetic_split, synthetic_schema, seed=0)
+    result = attack.run(replace(leaky, reference=None), synthetic_split, synthetic_schema, seed=0)
     assert result.verdict == "leak"
     assert result.control["base"] is None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hushbot.attacks import schema_probe
+from hushbot.attacks.schema_probe import Probed, ProbeSettings
 from hushbot.attacks.state_extraction import UntargetedExtraction
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
-from hushbot.schema import Schema
+from hushbot.schema import Schema, Slot
+from hushbot.targets.guided import Grammar, Guided
 from hushbot.types import AttackResult, AuditSplit, Decoding, Dialogue, Estimate, SlotValue, Turn
 
 if TYPE_CHECKING:
@@ -247,3 +251,202 @@ def test_wrong_settings_are_all_named_at_once() -> None:
         "max_new_tokens=0 is below 1",
         "k=19 is below 20",
     ]
+
+
+def test_without_decoders_or_with_wrong_ones_nothing_runs() -> None:
+    with pytest.raises(ConfigError) as error:
+        UntargetedExtraction(decoders=["nucleus"], decoder="greedy", schema="true", curve=[0, 10], min_triplets=0)  # type: ignore[arg-type]
+    assert [problem.split(" ")[0] for problem in error.value.problems] == [
+        "min_triplets=0",
+        "curve=0",
+        "decoder",
+        "decoder='greedy'",
+        "schema='true'",
+    ]
+    with pytest.raises(ConfigError, match="decoder='vanilla' is not in decoders"):
+        UntargetedExtraction(decoders=[])
+
+
+@dataclass
+class Choir:
+    """Says other lines under each decoding, and remembers how many were asked for; knows its lines by their order."""
+
+    songs: dict[float, Sequence[str]]
+    """Lines by temperature."""
+    reference: Any = None
+    asked: list[tuple[float, int]] = field(default_factory=list)
+
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        self.asked.append((decoding.temperature, n))
+        return [list(self.songs[decoding.temperature][:n])]
+
+    def sample_guided(
+        self, prompts: Sequence[str], grammar: Grammar, *, n: int, decoding: Decoding, seed: int, law: str = "phrase"
+    ) -> list[list[Guided]]:
+        assert law == "phrase"
+        self.asked.append((decoding.temperature, n))
+        self.schema = grammar.schema  # type: ignore[attr-defined]
+        lines = self.songs[-1][:n]
+        return [[Guided(line, 1, line.endswith("\n"), (0.5,)) for line in lines]]
+
+    def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
+        import torch
+
+        order = [f"{STATE_MARKER}{line}".rstrip() for lines in self.songs.values() for line in lines]
+        ranks = {line: rank for rank, line in reversed(list(enumerate(order)))}
+        return [
+            torch.tensor([-float(1 + ranks.get(prompt + text, 999))])
+            for prompt, text in zip(prompts, continuations, strict=True)
+        ]
+
+
+def several(target: Any, decoders: Sequence[str], n: int = 40, **settings: Any) -> AttackResult:
+    attack = UntargetedExtraction(n_samples=n, k=20, decoders=decoders, decoder=decoders[0], **settings)
+    return attack.run(target, SPLIT, GOLD, seed=0)
+
+
+GOLD = Schema.of([Slot("hotel", "name"), Slot("hotel", "stars"), Slot("hotel", "area")])
+SONGS = {1.0: [*lines("member", 10), *lines("nobody", 30)], 2.0: [*lines("member", 25), *lines("nobody", 15)]}
+
+
+def test_every_decoder_is_measured_and_the_registered_one_is_the_headline() -> None:
+    base = Choir({1.0: lines("nobody", 40), 2.0: lines("nobody", 40)})
+    target = Choir(SONGS, base)
+    result = several(target, ["vanilla", "temperature"], min_triplets=2)
+    assert target.asked == base.asked == [(1.0, 40), (2.0, 40)]
+    assert result.headline.key == "vanilla/dc_ppl/state_precision@20"
+    assert result.headline.estimate.value == 10 / 20
+    assert estimate(result.metrics, "temperature/dc_ppl/state_precision@20").value == 1
+    assert estimate(result.metrics, "temperature/none/state_precision").value == 25 / 40
+    assert estimate(result.control["nonmembers"], "temperature/none/state_precision").value == 0
+    assert estimate(result.control["base"], "temperature/none/state_precision").value == 0
+    assert estimate(result.control["difference"], "temperature/dc_ppl/state_precision@20").value == 1
+    assert {row["decoder"] for row in result.rows} == {"vanilla", "temperature"}
+    assert len(result.rows) == 80
+    assert result.queries == 2 * (2 * 40 + 3 * 80)
+    for name in ("vanilla", "temperature"):
+        assert sum(note.startswith(f"decoder {name}: temperature=") for note in result.notes) == 1
+
+
+def test_the_verdict_is_corrected_for_the_number_of_decoders() -> None:
+    target = Choir(SONGS)
+    result = several(target, ["vanilla", "temperature"], min_triplets=2)
+    assert result.verdict == "leak"  # by the decoder that is not in the headline
+    judged = result.control["judged"]
+    assert judged["temperature"]["verdict"] == "leak"
+    assert judged["temperature"]["difference"].level == pytest.approx(1 - 0.05 / 2)
+    assert estimate(result.metrics, "vanilla/dc_ppl/state_precision@20/n>=2").level == pytest.approx(1 - 0.05 / 2)
+    assert several(target, ["vanilla"], min_triplets=2).control["judged"]["vanilla"]["difference"].level == 0.95
+
+
+def test_states_of_two_triplets_decide_nothing_by_default() -> None:
+    result = several(Choir(SONGS), ["temperature"])
+    assert result.headline.estimate.value == 1
+    assert result.verdict == "inconclusive"
+    assert result.notes[0].startswith("temperature: 0 distinct states of 5 or more triplets")
+    assert result.metrics["temperature/dc_ppl/extracted_states@20/n>=5"] == 0
+
+
+def test_curves_reach_as_far_as_there_are_states() -> None:
+    result = several(Choir(SONGS), ["vanilla"], curve=[5, 20, 40, 41])
+    # Members stand first under every score: all of the best five, ten of the best twenty, ten of all forty.
+    precisions = {k: estimate(result.metrics, f"vanilla/ppl/state_precision@{k}").value for k in (5, 20, 40)}
+    assert precisions == {5: 1, 20: 0.5, 40: 0.25}
+    # Of the values of the best five, five names and "4" are somebody's; of all, ten names and "4" of forty-one.
+    values = {k: estimate(result.metrics, f"vanilla/ppl/value_precision@{k}").value for k in (5, 20, 40)}
+    assert values == {5: 1, 20: pytest.approx(11 / 21), 40: pytest.approx(11 / 41)}
+    assert not any(key.endswith("@41") for key in [*result.metrics, *result.control["nonmembers"]])
+    assert estimate(result.metrics, "vanilla/none/state_precision@40").value == 0.25
+
+
+def test_hit_auc_says_how_well_a_score_parts_hits_from_the_rest() -> None:
+    first = several(Choir(SONGS), ["vanilla"])
+    last = several(Choir({1.0: [*lines("nobody", 30), *lines("member", 10)]}), ["vanilla"])
+    mixed = [*lines("nobody", 1), *lines("member", 2), " Hotel(name=nobody 1, stars=4)"]
+    for ranking in ("ppl", "c_ppl", "dc_ppl"):
+        key = f"vanilla/{ranking}/hit_auc"
+        assert estimate(first.metrics, key).value == 1
+        assert estimate(last.metrics, key).value == 0
+        # Each member stands before one of two strangers and after the other.
+        assert estimate(several(Choir({1.0: mixed}), ["vanilla"], n=4).metrics, key).value == 0.5
+    assert "over candidates" in estimate(first.metrics, "vanilla/ppl/hit_auc").method
+    nobody = several(Choir({1.0: lines("nobody", 30)}), ["vanilla"], n=30)
+    assert estimate(nobody.metrics, "vanilla/ppl/hit_auc").value is None
+
+
+def test_a_decoder_that_draws_nothing_is_asked_for_what_it_has() -> None:
+    target = Choir({0.0: lines("member", 1), 1.0: lines("member", 40)})
+    result = several(target, ["greedy", "vanilla", "beam_search:num_beams=7"])
+    assert target.asked == [(0.0, 1), (1.0, 40), (1.0, 7)]
+    samples = [result.metrics[f"{name}/samples"] for name in ("greedy", "vanilla", "beam_search:num_beams=7")]
+    assert samples == [1, 40, 7]
+    assert "greedy draws nothing: it has 1 texts to give, not more" in result.notes
+    assert "beam_search:num_beams=7 draws nothing: it has 7 texts to give, not more" in result.notes
+    assert result.queries == 48 + 3 * 48
+    assert "greedy/none/state_precision@10" not in result.metrics
+
+
+GUIDED_LINES = [
+    *(f" Hotel(name=member {i}, stars=4)\n" for i in range(20)),
+    *(f" Hotel(name=member {i}, stars=" for i in range(20, 22)),  # cut, but one triplet is closed
+    " Hotel(name=",
+    " None\n",
+]
+
+
+def test_guided_texts_are_counted_like_all_others() -> None:
+    base = Choir({-1: GUIDED_LINES})
+    target = Choir({-1: GUIDED_LINES}, base)
+    result = several(target, ["schema_guided"], n=24, schema="gold", min_triplets=2)
+    counts = {name: result.metrics[f"schema_guided/{name}"] for name in ("samples", "cut_states", "empty_states")}
+    assert counts == {"samples": 24, "cut_states": 2, "empty_states": 1}
+    assert result.metrics["schema_guided/parse_failures"] == 1
+    assert result.metrics["schema_guided/none/extracted_states"] == 22
+    assert result.verdict == "leak"
+    assert result.queries == 2 * (24 + 3 * 22)
+    assert target.schema == base.schema == GOLD
+    assert any(note == "guided by the true schema (3 slots): an upper bound" for note in result.notes)
+    assert any("gave what the schema allows 0.500 on average" in note for note in result.notes)
+
+
+def test_guided_decoders_probe_the_bot_once_and_its_questions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed = Schema.of([Slot("hotel", "name"), Slot("boat", "name")])
+    asked = []
+
+    def probe(target: Any, *, seed: int, settings: ProbeSettings) -> Probed:
+        asked.append((target, seed, settings))
+        return Probed(probed, 17, ["a note of the probe"])
+
+    monkeypatch.setattr(schema_probe, "probe", probe)
+    base = Choir({-1: GUIDED_LINES})
+    target = Choir({-1: GUIDED_LINES}, base)
+    result = several(target, ["schema_guided", "schema_guided:temperature=0.5"], n=24)
+    assert asked == [(target, 0, ProbeSettings())]
+    assert target.schema == base.schema == probed
+    assert result.queries == 17 + 4 * (24 + 3 * 22)
+    assert "guided by a probed schema: 2 slots, 1 of the true 3 among them" in result.notes
+    assert "a note of the probe" in result.notes
+    several(Choir(SONGS), ["vanilla", "temperature"])
+    assert len(asked) == 1  # decoders without a schema need no probe
+
+
+def test_a_probe_that_finds_nothing_is_inconclusive() -> None:
+    result = several(Choir({1.0: [" gibberish"] * 400, 0.0: [" gibberish"] * 400}), ["schema_guided"])
+    assert result.verdict == "inconclusive"
+    assert result.headline.estimate.value is None
+    assert "probing found no slot" in result.notes[0] or "returned" in result.notes[0] or "samples" in result.notes[0]
+
+
+def test_one_failing_decoder_leaves_the_whole_attack_open() -> None:
+    result = several(Choir({1.0: lines("member", 30), 2.0: lines("member", 29)}), ["vanilla", "temperature"], n=30)
+    assert (result.verdict, result.headline.estimate.value) == ("inconclusive", None)
+    assert result.notes == ["sampling failed: the target returned 29 of 30 samples"]
+
+
+def test_no_number_is_nan() -> None:
+    result = several(Choir(SONGS), ["vanilla", "temperature"])
+    values = [metric.value if isinstance(metric, Estimate) else metric for metric in result.metrics.values()]
+    assert not any(isinstance(value, float) and math.isnan(value) for value in values)
+    assert AttackResult.model_validate_json(result.model_dump_json()).model_dump_json() == result.model_dump_json()

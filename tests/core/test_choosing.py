@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 
 from hushbot.errors import AuditError
-from hushbot.targets.choosing import choose_tokens, draw_uniforms
+from hushbot.targets.choosing import choose_tokens, draw_uniforms, law_logits
 from hushbot.types import Decoding
 
 LOGITS = [2.0, -1.0, 0.5, 0.0, -0.5, 1.5, -3.0]
@@ -105,3 +106,38 @@ def test_first_uniforms_of_many_draws_are_spread_evenly() -> None:
     counts = Counter(int(10 * draw_uniforms(0, 0, draw, 1)[0]) for draw in range(5000))
     # Chi-square with 9 degrees of freedom: 27.9 is its 0.1% point.
     assert sum((counts[i] - 500) ** 2 / 500 for i in range(10)) < 27.9
+
+
+@pytest.mark.parametrize(
+    "options", [{"typical_p": 0.3}, {"typical_p": 0.8}, {"top_k": 5, "top_p": 0.9, "typical_p": 0.6}]
+)
+def test_typical_sampling_is_that_of_transformers(options: dict[str, Any]) -> None:
+    from transformers import TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper
+
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(40, 30, generator=generator)
+    expected = logits.clone()
+    ids = torch.zeros(40, 1, dtype=torch.long)
+    if "top_k" in options:
+        expected = TopKLogitsWarper(options["top_k"])(ids, expected)
+        expected = TopPLogitsWarper(options["top_p"])(ids, expected)
+    expected = TypicalLogitsWarper(options["typical_p"])(ids, expected)
+    ours = torch.softmax(law_logits(logits, Decoding(**options), [[]] * 40), dim=-1)
+    assert torch.allclose(ours, torch.softmax(expected, dim=-1), atol=1e-6)
+
+
+def test_a_falling_temperature_is_that_of_each_row_s_step() -> None:
+    """5, 3, 1, 1: the paper's schedule."""
+    decoding = Decoding(start_temperature=5, temperature_step=2)
+    generated: list[list[int]] = [[], [1], [1, 1], [1, 1, 1]]
+    logits = torch.tensor([LOGITS] * 4)
+    ours = torch.softmax(law_logits(logits, decoding, generated), dim=-1)
+    expected = torch.stack([torch.softmax(torch.tensor(LOGITS) / t, dim=-1) for t in (5.0, 3.0, 1.0, 1.0)])
+    assert torch.allclose(ours, expected, atol=1e-6)
+
+
+def test_a_temperature_may_fall_to_greedy() -> None:
+    decoding = Decoding(temperature=0, start_temperature=1, temperature_step=1)
+    assert not decoding.is_deterministic
+    chosen = choose_tokens(torch.tensor([LOGITS] * 2), [0.999999, 0.999999], decoding, [[], [2]])
+    assert chosen == [6, 0]

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import AuditError
+from hushbot.intervals import FloatArray
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_many
 from hushbot.targets.guided import (
@@ -205,29 +206,12 @@ class GuidedSampler:
         yield batch
 
     def _choose_batch(self, rows: Sequence[_Row], plans: Sequence[Phrases]) -> None:
-        memories = self._remember(rows)
-        trees = [
-            plan.tree._replace(ids=[row.ids[-1], *plan.tree.ids[1:]]) for row, plan in zip(rows, plans, strict=True)
-        ]
-        features, fresh = self.model.branch_features(memories, trees)
-        width = features.shape[1]
-        places: list[int] = []
-        tokens: list[int] = []
-        for at, (plan, tree) in enumerate(zip(plans, trees, strict=True)):
-            for i, path in zip(plan.order, tree.paths, strict=True):
-                places += [at * width + place for place in path]
-                tokens += plan.paths[i]
-        values = log_probabilities(self.model, features.flatten(0, 1), places, tokens).double().cpu().numpy()
-        at = 0
+        last = [row.ids[-1] for row in rows]
+        scores, fresh = phrase_scores(self.model, self._remember(rows), last, plans)
         for i, (row, plan) in enumerate(zip(rows, plans, strict=True)):
-            scores: list[np.ndarray[Any, np.dtype[np.float64]]] = [np.empty(0)] * len(plan.paths)
-            for phrase in plan.order:
-                n = len(plan.paths[phrase])
-                scores[phrase] = values[at : at + n]
-                at += n
-            self._go_on(row, plan, scores, [(keys[i], values_[i]) for keys, values_ in fresh])
+            self._go_on(row, plan, scores[i], [(keys[i], values[i]) for keys, values in fresh])
 
-    def _go_on(self, row: _Row, plan: Phrases, scores: Sequence[Any], fresh: KeysValues) -> None:
+    def _go_on(self, row: _Row, plan: Phrases, scores: Sequence[FloatArray], fresh: KeysValues) -> None:
         """Split a row's draws over its phrases."""
         counted = [values[first:] for values, first in zip(scores, plan.firsts, strict=True)]
         whole = np.array([values.sum() for values in counted])
@@ -332,6 +316,41 @@ class GuidedSampler:
 def _key(row: _Row, drawn: str) -> bytes:
     """Return the name of what some of a row's draws became."""
     return hashlib.blake2b(row.key + drawn.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def phrase_scores(
+    model: CausalLM, memories: Sequence[KeysValues], last: Sequence[int], plans: Sequence[Phrases]
+) -> tuple[list[list[FloatArray]], KeysValues]:
+    """Score all phrases behind all texts in one pass.
+
+    Args:
+        model: What to score with.
+        memories: Keys and values of each text but for its last token.
+        last: That token.
+        plans: The phrases behind each text.
+
+    Returns:
+        Per text and phrase the log-probabilities of its path's tokens, and the keys and values of all trees.
+    """
+    trees = [plan.tree._replace(ids=[token, *plan.tree.ids[1:]]) for token, plan in zip(last, plans, strict=True)]
+    features, fresh = model.branch_features(memories, trees)
+    width = features.shape[1]
+    places: list[int] = []
+    tokens: list[int] = []
+    for at, (plan, tree) in enumerate(zip(plans, trees, strict=True)):
+        for i, path in zip(plan.order, tree.paths, strict=True):
+            places += [at * width + place for place in path]
+            tokens += plan.paths[i]
+    values = log_probabilities(model, features.flatten(0, 1), places, tokens).double().cpu().numpy()
+    scores: list[list[FloatArray]] = []
+    at = 0
+    for plan in plans:
+        of_text: list[FloatArray] = [np.empty(0)] * len(plan.paths)
+        for i in plan.order:
+            of_text[i] = values[at : at + len(plan.paths[i])]
+            at += len(plan.paths[i])
+        scores.append(of_text)
+    return scores, fresh
 
 
 def extended(memory: KeysValues | None, fresh: KeysValues, places: Sequence[int]) -> KeysValues:

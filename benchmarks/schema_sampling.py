@@ -1,0 +1,259 @@
+"""How much faster schema-guided sampling is than asking for one phrase of one state at a time.
+
+    python benchmarks/schema_sampling.py   # the bundled backbone and MultiWOZ's schema, some minutes
+
+One decision: 16 states of real dialogues, cut after a value, and all phrases that may follow each.
+
+* tree: all phrases of all states in one pass behind what is remembered of each state, as the sampler has it;
+* cached: one pass per phrase, all states at a time, behind the same memories;
+* uncached: one padded pass per phrase, all states at a time, over whole texts, by the model's own forward.
+
+Whole states after `Belief State:`, values included.
+
+* guided: draws that share a text are counted, each distinct text is read once;
+* every draw a row of its own: the same sampler, but the draws share nothing beyond their first phrase;
+* naive: one state at a time, whole texts anew for every phrase and every token of a value. It is measured on a few
+  states, drawn among the others in proportion to their counts, and scaled.
+
+Time is CPU time on one thread, the best of several rounds (the naive one and the one without counts are measured once,
+on a part of the draws). Prints one line per claim and exits with 1 if a goal is missed. The goals are set for MultiWOZ;
+where its folder is absent, the bundled corpus and its smaller schema have to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from packing import MULTIWOZ, Claim, draw, tell
+from torch import Tensor
+
+from hushbot.attacks.schema_sampling import StateGrammar
+from hushbot.corpora import load
+from hushbot.prompts import STATE_MARKER, render_state
+from hushbot.targets.guided import Choice, Free, end_of_piece, sample_guided
+from hushbot.targets.guided_local import phrase_scores
+from hushbot.targets.local import LocalTarget
+from hushbot.targets.phrase_trees import Phrases, PhraseTrees
+from hushbot.targets.scorer import log_probabilities
+from hushbot.targets.token_tree import pack
+from hushbot.tokens import encode, start_token
+from hushbot.training.backbone import TinyBackbone
+from hushbot.types import Decoding
+
+N_STATES = 16
+N_NAIVE = 8
+N_UNCOUNTED = 2000
+GOAL_CACHED, GOAL_UNCACHED, GOAL_NAIVE, GOAL_UNCOUNTED = 5.0, 15.0, 150.0, 3.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Texts and what may follow each."""
+
+    ids: list[list[int]]
+    """The tokens of each text, start token first."""
+    memories: list[list[tuple[Tensor, Tensor]]]
+    """What the model remembers of each, its last token left out."""
+    plans: list[Phrases]
+
+
+def cpu_seconds(step: Callable[[], object], rounds: int = 1) -> float:
+    """Return the least CPU time of some rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.process_time()
+        step()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def cut_states(dialogues: Sequence[Any]) -> list[str]:
+    """Return state texts of two values or more, each cut before the delimiter of its second value."""
+    texts = []
+    for dialogue in dialogues:
+        body = f" {render_state(dialogue.final_state or frozenset())}"
+        first = end_of_piece(body, ",")
+        second = None if first is None else end_of_piece(body[first + 1 :], ",)")
+        if first is not None and second is not None and ")" not in body[: first + 1 + second]:
+            texts.append(STATE_MARKER + body[: first + 1 + second])
+    return texts[:N_STATES]
+
+
+def make_decision(target: LocalTarget, grammar: StateGrammar, texts: Sequence[str]) -> Decision:
+    trees, ids, plans = PhraseTrees(target.tokenizer), [], []
+    for text in texts:
+        rule = grammar.next(text)
+        if not isinstance(rule, Choice):
+            raise TypeError("a state that was cut behind a value has a choice to make")
+        tokens, plan = trees.after(text, [start_token(target.tokenizer), *encode(target.tokenizer, text)], rule.phrases)
+        ids.append(tokens)
+        plans.append(plan)
+    read = target.causal_lm.prefill(ids)
+    return Decision(ids, [[(k[:, :-1].clone(), v[:, :-1].clone()) for k, v in one.memory] for one in read], plans)
+
+
+def by_tree(target: LocalTarget, decision: Decision) -> list[list[float]]:
+    last = [ids[-1] for ids in decision.ids]
+    scores, _ = phrase_scores(target.causal_lm, decision.memories, last, decision.plans)
+    return [[float(values.sum()) for values in of_text] for of_text in scores]
+
+
+def by_phrase(target: LocalTarget, decision: Decision, *, is_cached: bool) -> list[list[float]]:
+    """Score the phrases one after another, each behind all texts that it may follow."""
+    scores: list[list[float]] = [[] for _ in decision.plans]
+    for phrase in range(max(len(plan.paths) for plan in decision.plans)):
+        rows = [i for i, plan in enumerate(decision.plans) if phrase < len(plan.paths)]
+        score = cached_scores if is_cached else uncached_scores
+        for i, value in zip(rows, score(target, decision, rows, phrase), strict=True):
+            scores[i].append(value)
+    return scores
+
+
+def cached_scores(target: LocalTarget, decision: Decision, rows: Sequence[int], phrase: int) -> list[float]:
+    paths = [decision.plans[i].paths[phrase] for i in rows]
+    packed = [pack([[decision.ids[i][-1], *path[:-1]]]) for i, path in zip(rows, paths, strict=True)]
+    features, _ = target.causal_lm.branch_features([decision.memories[i] for i in rows], packed)
+    width = features.shape[1]
+    places = [at * width + place for at, path in enumerate(paths) for place in range(len(path))]
+    tokens = [token for path in paths for token in path]
+    values = log_probabilities(target.causal_lm, features.flatten(0, 1), places, tokens)
+    return [float(part.sum()) for part in values.split([len(path) for path in paths])]
+
+
+def uncached_scores(target: LocalTarget, decision: Decision, rows: Sequence[int], phrase: int) -> list[float]:
+    texts = [[*decision.ids[i], *decision.plans[i].paths[phrase]] for i in rows]
+    ids, mask = target.causal_lm.pad(texts)
+    table = torch.log_softmax(target.causal_lm.outer(input_ids=ids, attention_mask=mask, use_cache=False).logits, -1)
+    return [
+        sum(float(table[at, place - 1, text[place]]) for place in range(len(decision.ids[i]), len(text)))
+        for at, (i, text) in enumerate(zip(rows, texts, strict=True))
+    ]
+
+
+def decision_claims(target: LocalTarget, grammar: StateGrammar, texts: Sequence[str], rounds: int) -> list[Claim]:
+    with target.causal_lm.reading():
+        decision = make_decision(target, grammar, texts)
+        variants: dict[str, Callable[[], list[list[float]]]] = {
+            "tree": lambda: by_tree(target, decision),
+            "cached": lambda: by_phrase(target, decision, is_cached=True),
+            "uncached": lambda: by_phrase(target, decision, is_cached=False),
+        }
+        scores = {name: [value for row in score() for value in row] for name, score in variants.items()}
+        seconds = {name: cpu_seconds(score, rounds) for name, score in variants.items()}
+    n_phrases = sum(len(plan.paths) for plan in decision.plans)
+    n_nodes = sum(len(plan.tree.ids) for plan in decision.plans)
+    n_tokens = sum(len(path) for plan in decision.plans for path in plan.paths)
+    print(f"one decision: {len(texts)} states, {n_phrases} phrases of {n_tokens} tokens, {n_nodes} tokens as trees")
+    for name, best in seconds.items():
+        print(f"  {name:10s} {1000 * best:8.1f} CPU ms")
+    difference = max(abs(np.array(scores["tree"]) - scores[name]).max() for name in ("cached", "uncached"))
+    return [
+        Claim("one decision", "a cached pass per phrase", GOAL_CACHED, seconds["cached"] / seconds["tree"]),
+        Claim("one decision", "an uncached pass per phrase", GOAL_UNCACHED, seconds["uncached"] / seconds["tree"]),
+        Claim("one decision, greatest difference of scores", "passes per phrase", 1e-4, difference, is_ratio=False),
+    ]
+
+
+class Naive:
+    """Draws states one at a time and reads every text anew."""
+
+    def __init__(self, target: LocalTarget, grammar: StateGrammar) -> None:
+        self.target = target
+        self.grammar = grammar
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self) -> str:
+        text = STATE_MARKER
+        while (rule := self.grammar.next(text)) is not None:
+            if isinstance(rule, Choice):
+                scores = np.array([self.score(text, phrase) for phrase in rule.phrases])
+                chances = np.exp(scores - scores.max())
+                text += rule.phrases[self.rng.choice(len(chances), p=chances / chances.sum())]
+                continue
+            value, is_whole = self.write(text, rule)
+            text += value
+            if not is_whole:
+                break
+        return text
+
+    def score(self, text: str, phrase: str) -> float:
+        head, whole = self.read(text), self.read(text + phrase)
+        table = torch.log_softmax(self.logits(whole), dim=-1)
+        return sum(float(table[place - 1, whole[place]]) for place in range(len(head), len(whole)))
+
+    def write(self, text: str, rule: Free) -> tuple[str, bool]:
+        head, ids = self.read(text), list[int]()
+        for _ in range(rule.max_new_tokens):
+            chances = torch.softmax(self.logits([*head, *ids])[-1].double(), dim=-1).numpy()
+            ids.append(int(self.rng.choice(len(chances), p=chances)))
+            value = self.target.tokenizer.decode(ids)
+            if (end := end_of_piece(value, rule.delimiters)) is not None:
+                return value[:end], end > 0 and value[end] != "\n"
+        return self.target.tokenizer.decode(ids), False
+
+    def read(self, text: str) -> list[int]:
+        return [start_token(self.target.tokenizer), *encode(self.target.tokenizer, text)]
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        return self.target.causal_lm.outer(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+def sampling_claims(target: LocalTarget, grammar: StateGrammar, sizes: Sequence[int], rounds: int) -> list[Claim]:
+    def guided(prompts: Sequence[str], n: int) -> list[list[Any]]:
+        return sample_guided(target, prompts, grammar, n=n, decoding=Decoding(), seed=0)
+
+    rates = {}
+    for n in sizes:
+        rates[n] = n / cpu_seconds(lambda n=n: guided([STATE_MARKER], n), rounds)
+        n_distinct = len(guided([STATE_MARKER], n)[0])
+        print(f"  guided, N = {n:6d} {rates[n]:8.1f} states per CPU second, {n_distinct} distinct")
+    naive = Naive(target, grammar)
+    with target.causal_lm.reading():
+        slow = N_NAIVE / cpu_seconds(lambda: [naive() for _ in range(N_NAIVE)])
+    print(f"  naive              {slow:8.1f}")
+    # The first phrases are given to the draws without counts, for any sampler reads a prompt once.
+    drawn = guided([STATE_MARKER], N_UNCOUNTED)[0]
+    first = [text.text[: text.text.find("(") + 1] or text.text for text in drawn]
+    prompts = [STATE_MARKER + one for one, text in zip(first, drawn, strict=True) for _ in range(text.count)]
+    alone = N_UNCOUNTED / cpu_seconds(lambda: guided(prompts, 1))
+    print(f"  rows of their own  {alone:8.1f}")
+    return [
+        *(
+            Claim(f"schema-guided sampling, N = {n:,}", "a pass per phrase and token", GOAL_NAIVE, rate / slow)
+            for n, rate in rates.items()
+        ),
+        Claim(f"counted draws, N = {max(sizes):,}", "every draw a row", GOAL_UNCOUNTED, rates[max(sizes)] / alone),
+    ]
+
+
+def measure(rounds: int) -> list[Claim]:
+    corpus = load("multiwoz21", path=MULTIWOZ, parts=["val"]) if MULTIWOZ.is_dir() else load("bookings")
+    loaded = TinyBackbone(max_length=1024).load()
+    target = LocalTarget(loaded.model, loaded.tokenizer)
+    grammar = StateGrammar(schema=corpus.schema)
+    print(f"tiny: schema of {corpus.name}, {len(corpus.schema.slots)} slots, one thread")
+    texts = cut_states(draw(corpus.dialogues, min(400, len(corpus.dialogues))))
+    guided = sample_guided(target, [STATE_MARKER], grammar, n=1, decoding=Decoding(), seed=0)  # pays for set-up
+    if not guided[0]:
+        raise RuntimeError("one draw gave no text")
+    claims = decision_claims(target, grammar, texts, rounds)
+    return [*claims, *sampling_claims(target, grammar, (2000, 10_000), rounds)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    return tell(measure(arguments.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
