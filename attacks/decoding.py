@@ -2,8 +2,8 @@
 
 Guarantees: a decoder's name says all its settings; nothing is taken from a model's generation config, and `resolved`
 lists every setting, those of hushbot included. A specification is a name, or a name and options that deviate from it:
-`vanilla`, `vanilla:top_k=40`, `temperature:temperature=3:top_p=0.9`. An option that is given twice, or that would change
-nothing, is an error.
+`vanilla`, `vanilla:top_k=40`, `temperature:temperature=3:top_p=0.9`. An option that is given twice, or that
+would change nothing, is an error.
 
 Voids it: a target that does not follow `Decoding` (endpoints know neither beams nor a falling temperature).
 

@@ -243,7 +243,8 @@ def fig11(records: pd.DataFrame | None) -> list[Number]:
         if not len(values):
             continue
         # The tails are gathered in the outer bins: a few huge perplexities would flatten all others.
-        edges = np.linspace(*np.quantile(values, (0.01, 0.99)), N_BINS + 1)
+        low, high = np.quantile(values, (0.01, 0.99))
+        edges = np.linspace(float(low), float(high), N_BINS + 1)
         values = np.clip(values, edges[0], edges[-1])
         parts = [np.histogram(values[hits == side], bins=edges)[0] for side in (True, False)]
         name = f"log10 {ranking}" if is_log else ranking

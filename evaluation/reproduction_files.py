@@ -170,8 +170,10 @@ def _shown(metric: Metric, scale: float) -> str:
         return NOT_MEASURED if metric is None else f"{scale * metric:.4g}"
     if metric.value is None:
         return NOT_MEASURED
-    interval = "" if metric.low is None or metric.high is None else f" [{scale * metric.low:.3g}, "
-    return f"{scale * metric.value:.3g}{interval}" + (f"{scale * metric.high:.3g}]" if interval and metric.high else "")
+    value = f"{scale * metric.value:.3g}"
+    if metric.low is None or metric.high is None:
+        return value
+    return f"{value} [{scale * metric.low:.3g}, {scale * metric.high:.3g}]"
 
 
 def _is_measured(metric: Metric) -> bool:

@@ -13,8 +13,7 @@ interval for a difference of two independent ones.
 
 What voids it: one trained bot is one draw; how orderings vary over seeds is not in any interval.
 
-Source: Extracting Training Dialogue Data from Large Language Model based Task Bots, section V; Zou and Donner,
-Statistics in Medicine 2008 (difference of two estimates from their intervals).
+Source: Extracting Training Dialogue Data from Large Language Model based Task Bots, section V.
 """
 
 from __future__ import annotations
@@ -23,26 +22,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import pandas as pd
 
 from hushbot.evaluation.reproduction import PROBE, TARGETED, UNTARGETED, best_k, lengths_of
-from hushbot.intervals import (
-    Bootstrap,
-    FloatArray,
-    clopper_pearson,
-    cluster_bootstrap,
-    paired_bootstrap,
-    unmeasured,
+from hushbot.evaluation.reproduction_comparisons import (
+    TURNING_POINT,
+    best_rows,
+    difference_of,
+    fall_of,
+    hits_of,
+    paired_counts,
+    paired_precision,
+    rows_of,
+    two_lists,
 )
+from hushbot.intervals import Bootstrap, clopper_pearson, unmeasured
 from hushbot.stats import mean_difference
 from hushbot.types import AttackResult, AuditReport, Estimate
 
 Outcome: TypeAlias = Literal["holds", "does not hold", "cannot tell"]
 Records: TypeAlias = Mapping[str, pd.DataFrame]
 MEMBERS, BEYOND = "members", "beyond chance"
-TURNING_POINT = 6
-"""The paper's precision falls with the prefix up to so many triplets."""
 N_DRAWS = 1000
 
 
@@ -113,7 +113,7 @@ class Bench(NamedTuple):
         if attack == TARGETED:
             case = (
                 f"targeted: {first} against {second}, states per dialogue",
-                lambda level: _paired_counts(self._targeted(), first, second, self._draws(level)),
+                lambda level: paired_counts(self._targeted(), first, second, self._draws(level)),
             )
             return [*self.precision(attack, first, second), case]
         case = (
@@ -129,9 +129,9 @@ class Bench(NamedTuple):
         def compare(level: float, beyond: bool) -> Estimate:
             bootstrap = self._draws(level)
             if attack == TARGETED:
-                return _paired_precision(self._targeted(), (first, second), beyond, bootstrap)
+                return paired_precision(self._targeted(), (first, second), beyond, bootstrap)
             bounds = (-2.0, 2.0) if beyond else (-1.0, 1.0)
-            values = [_hits(self._untargeted(name), beyond) for name in (first, second)]
+            values = [hits_of(self._untargeted(name), beyond) for name in (first, second)]
             if values[0] is None or values[1] is None:
                 return unmeasured(f"{first} or {second} found nothing that was compared", level=level)
             return mean_difference(values[0], values[1], bounds=bounds, bootstrap=bootstrap)
@@ -156,14 +156,14 @@ class Bench(NamedTuple):
         def compare(decoder: str, beyond: bool, level: float) -> Estimate:
             if attack == TARGETED:
                 frame = self._targeted()
-                rows = _of(frame, decoder, "member") if frame is not None else None
+                rows = rows_of(frame, decoder, "member") if frame is not None else None
             else:
                 rows = self._untargeted(decoder)
-            hits = _hits(rows, beyond)
+            hits = hits_of(rows, beyond)
             if rows is None or hits is None or k is None:
                 return unmeasured(f"{decoder}: nothing was ranked", level=level)
-            chosen = [_chosen(rows, ranking, k, seed) for ranking in (better, worse)]
-            return _two_lists(hits, chosen[0], chosen[1], self._draws(level))
+            chosen = [best_rows(rows, ranking, k, seed) for ranking in (better, worse)]
+            return two_lists(hits, chosen[0], chosen[1], self._draws(level))
 
         sides = (False,) if attack == TARGETED else (False, True)  # a completion is judged against its own side only
         return [
@@ -180,7 +180,7 @@ class Bench(NamedTuple):
         return [
             (
                 f"targeted: {decoder}, fall of precision per triplet, {BEYOND if beyond else MEMBERS}",
-                lambda level, decoder=decoder, beyond=beyond: _fall(  # type: ignore[misc]
+                lambda level, decoder=decoder, beyond=beyond: fall_of(  # type: ignore[misc]
                     self._targeted(), decoder, beyond, self._draws(level)
                 ),
             )
@@ -211,119 +211,6 @@ class Bench(NamedTuple):
     def _draws(self, level: float) -> Bootstrap:
         """Return the settings of a bootstrap with some twenty draws beyond each end of the interval."""
         return Bootstrap(level=level, n_draws=max(N_DRAWS, math.ceil(40 / (1 - level))), seed=self.report.run.seed)
-
-
-def _of(frame: pd.DataFrame, decoder: str, role: str) -> pd.DataFrame:
-    return frame[(frame["decoder"] == decoder) & (frame["role"] == role)]
-
-
-def _hits(rows: pd.DataFrame | None, beyond: bool) -> FloatArray | None:
-    """Return 1 per correct row, minus 1 where the non-members hold it too if asked; None where that is not known."""
-    if rows is None or not len(rows):
-        return None
-    columns = ["is_hit"] if "is_hit" in rows else ["is_member_hit", *(["is_nonmember_hit"] if beyond else [])]
-    if rows[columns].isna().any(axis=None):
-        return None
-    values = [rows[name].to_numpy(dtype=np.float64) for name in columns]
-    return values[0] - values[1] if len(values) == 2 else values[0]
-
-
-def _chosen(rows: pd.DataFrame, ranking: str, k: int, seed: int) -> FloatArray | None:
-    """Return 1 for the rows that a ranking puts first, as the attack ranks them; `none` keeps all."""
-    if ranking == "none":
-        return np.ones(len(rows))
-    scores = rows[ranking].to_numpy(dtype=np.float64) if ranking in rows else np.full(len(rows), np.nan)
-    if not np.isfinite(scores).all():
-        return None
-    shuffled = np.random.default_rng(seed).permutation(len(rows))
-    order = shuffled[np.argsort(scores[shuffled], kind="stable")]
-    mask = np.zeros(len(rows))
-    mask[order[:k]] = 1
-    return mask
-
-
-def _two_lists(hits: FloatArray, first: FloatArray | None, second: FloatArray | None, bootstrap: Bootstrap) -> Estimate:
-    """Return the precision of one list minus that of another, both of the same candidates, which are resampled."""
-    if first is None or second is None:
-        return unmeasured("a score could not be had for every candidate", level=bootstrap.level)
-    if np.array_equal(first, second):
-        return unmeasured(f"both rankings keep the same {int(first.sum())}", level=bootstrap.level, n=len(hits))
-    table = np.stack([hits * first, first, hits * second, second], axis=1)
-    table = table[table[:, 1] + table[:, 3] > 0]
-    return cluster_bootstrap(table, None, _ratio_difference, bounds=(-2.0, 2.0), bootstrap=bootstrap)
-
-
-def _ratio_difference(table: FloatArray) -> float:
-    a, n, b, m = table.sum(axis=0)
-    return float(a / n - b / m)
-
-
-def _paired_precision(
-    frame: pd.DataFrame | None, decoders: tuple[str, str], beyond: bool, bootstrap: Bootstrap
-) -> Estimate:
-    """Return one decoder's precision minus another's on the same dialogues, which are resampled together.
-
-    Beyond chance, each decoder's precision on the non-members' prefixes is taken off first.
-    """
-    if frame is None:
-        return unmeasured("targeted extraction left no records", level=bootstrap.level)
-    roles = ("member", "nonmember") if beyond else ("member",)
-    table = _by_dialogue(frame, [(decoder, role) for role in roles for decoder in decoders])
-
-    def difference(rows: FloatArray) -> float:
-        parts = [_ratio_difference(rows[:, 4 * i : 4 * i + 4]) for i in range(len(roles))]
-        return parts[0] - sum(parts[1:])
-
-    bound = float(len(roles))
-    return cluster_bootstrap(table, None, difference, bounds=(-bound, bound), bootstrap=bootstrap)
-
-
-def _paired_counts(frame: pd.DataFrame | None, first: str, second: str, bootstrap: Bootstrap) -> Estimate:
-    """Return how many more correct states per dialogue one decoder gives than another."""
-    if frame is None or not {first, second} <= set(frame["decoder"]):
-        return unmeasured(f"{first} or {second} left no records", level=bootstrap.level)
-    table = _by_dialogue(frame, [(first, "member"), (second, "member")])
-    return paired_bootstrap(table[:, 0], table[:, 2], bootstrap=bootstrap)
-
-
-def _by_dialogue(frame: pd.DataFrame, parts: Sequence[tuple[str, str]]) -> FloatArray:
-    """Return one row per dialogue: of each (decoder, role), its correct completions and all of them."""
-    columns = []
-    for decoder, role in parts:
-        grouped = _of(frame, decoder, role).groupby("dialogue_id")["is_hit"]
-        columns += [grouped.sum().astype(float), grouped.count().astype(float)]
-    return pd.concat(columns, axis=1).fillna(0.0).sort_index().to_numpy(dtype=np.float64)
-
-
-def _fall(frame: pd.DataFrame | None, decoder: str, beyond: bool, bootstrap: Bootstrap) -> Estimate:
-    """Return minus the least-squares slope of being right on the prefix length, dialogues resampled."""
-    if frame is None:
-        return unmeasured("targeted extraction left no records", level=bootstrap.level)
-    rows = frame[(frame["decoder"] == decoder) & (frame["prefix_length"] <= TURNING_POINT)]
-    if not beyond:
-        rows = rows[rows["role"] == "member"]
-    table = np.stack(
-        [
-            rows["prefix_length"].to_numpy(dtype=np.float64),
-            rows["is_hit"].to_numpy(dtype=np.float64),
-            (rows["role"] == "member").to_numpy(dtype=np.float64),
-        ],
-        axis=1,
-    )
-
-    def fall(drawn: FloatArray) -> float:
-        members = _slope(drawn[drawn[:, 2] == 1])
-        return _slope(drawn[drawn[:, 2] == 0]) - members if beyond else -members
-
-    return cluster_bootstrap(table, rows["dialogue_id"].tolist(), fall, bounds=(-2.0, 2.0), bootstrap=bootstrap)
-
-
-def _slope(table: FloatArray) -> float:
-    if not len(table):
-        return math.nan
-    x = table[:, 0] - table[:, 0].mean()
-    spread = float(x @ x)
-    return float(x @ table[:, 1]) / spread if spread > 0 else math.nan
 
 
 def _of_estimates(report: AuditReport) -> list[Ordering]:
@@ -373,21 +260,3 @@ def _of_estimates(report: AuditReport) -> list[Ordering]:
 def _estimate(attack: AttackResult | None, key: str) -> Estimate:
     found = attack.metrics.get(key) if attack else None
     return found if isinstance(found, Estimate) else unmeasured(f"{key or 'its registered number'} was not measured")
-
-
-def difference_of(first: Estimate, second: Estimate) -> Estimate:
-    """Return one estimate minus an independent other from their intervals, each end from the ends that move it."""
-    ends = (first.value, first.low, first.high, second.value, second.low, second.high)
-    if any(end is None for end in ends):
-        return unmeasured("; ".join(each.method for each in (first, second) if each.low is None or each.high is None))
-    if first.level != second.level:
-        raise ValueError(f"intervals at {first.level} and {second.level} do not make one; measure both at one level")
-    a, a_low, a_high, b, b_low, b_high = (float(end) for end in ends if end is not None)
-    return Estimate(
-        value=a - b,
-        low=a - b - math.hypot(a - a_low, b_high - b),
-        high=a - b + math.hypot(a_high - a, b - b_low),
-        level=first.level,
-        n=min(first.n, second.n),
-        method="square and add, of two independent estimates",
-    )

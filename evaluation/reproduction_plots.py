@@ -53,12 +53,14 @@ def _panels(names: Sequence[str], width: float) -> tuple[Figure, list[Any]]:
 
 
 def _legend(figure: Figure, axes: Sequence[Any]) -> None:
-    unique = {}
+    unique: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         unique |= dict(zip(labels, handles, strict=True))
     if unique:
-        figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.legend(
+            list(unique.values()), list(unique), loc="outside lower center", ncols=4, frameon=False, fontsize=8
+        )
 
 
 def lines(numbers: Sequence[Number], panel: Part, series: Part, xlabel: str, *, is_log: bool = False) -> Figure:

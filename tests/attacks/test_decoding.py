@@ -216,7 +216,8 @@ def test_all_problems_of_an_attacks_decoders_are_named() -> None:
         "attack.some_attack.decoders",
         "attack.some_attack.decoder",
     ]
-    assert "nucleus" in problems[0] and "top_k='x'" in problems[1] and "twice" in problems[2]
+    for problem, part in zip(problems, ("nucleus", "top_k='x'", "twice", "beam_search"), strict=True):
+        assert part in problem
     assert decoder_problems("some_attack", ["vanilla", "vanilla:top_k=40"], "vanilla") == []
 
 

@@ -297,7 +297,7 @@ class Choir:
         order = [f"{STATE_MARKER}{line}".rstrip() for lines in self.songs.values() for line in lines]
         ranks = {line: rank for rank, line in reversed(list(enumerate(order)))}
         return [
-            torch.tensor([-float(1 + ranks.get(prompt + text, 999))])
+            torch.tensor([-float(1 + ranks.get(prompt + text, 199))])
             for prompt, text in zip(prompts, continuations, strict=True)
         ]
 
@@ -308,7 +308,7 @@ def several(target: Any, decoders: Sequence[str], n: int = 40, **settings: Any) 
 
 
 GOLD = Schema.of([Slot("hotel", "name"), Slot("hotel", "stars"), Slot("hotel", "area")])
-SONGS = {1.0: [*lines("member", 10), *lines("nobody", 30)], 2.0: [*lines("member", 25), *lines("nobody", 15)]}
+SONGS = {2.0: [*lines("member", 25), *lines("nobody", 15)], 1.0: [*lines("member", 10), *lines("nobody", 30)]}
 
 
 def test_every_decoder_is_measured_and_the_registered_one_is_the_headline() -> None:
@@ -432,11 +432,14 @@ def test_guided_decoders_probe_the_bot_once_and_its_questions_are_counted(monkey
     assert len(asked) == 1  # decoders without a schema need no probe
 
 
-def test_a_probe_that_finds_nothing_is_inconclusive() -> None:
-    result = several(Choir({1.0: [" gibberish"] * 400, 0.0: [" gibberish"] * 400}), ["schema_guided"])
-    assert result.verdict == "inconclusive"
-    assert result.headline.estimate.value is None
-    assert "probing found no slot" in result.notes[0] or "returned" in result.notes[0] or "samples" in result.notes[0]
+def test_a_probe_that_finds_nothing_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(target: Any, *, seed: int, settings: ProbeSettings) -> Probed:
+        raise AuditError("probing found no slot")
+
+    monkeypatch.setattr(schema_probe, "probe", probe)
+    result = several(Choir({-1: GUIDED_LINES}), ["schema_guided"])
+    assert (result.verdict, result.headline.estimate.value) == ("inconclusive", None)
+    assert result.notes == ["sampling failed: probing found no slot"]
 
 
 def test_one_failing_decoder_leaves_the_whole_attack_open() -> None:

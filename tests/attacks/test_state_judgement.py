@@ -71,7 +71,9 @@ def test_the_best_k_long_states_are_judged() -> None:
 def test_the_judged_precision_has_the_corrected_level(sides: Sides) -> None:
     found = harvest([*of_both(15, 5), *(state(f"m{i}", 4) for i in range(20, 30))])
     metrics = judged_metrics(found, sides.equal_members, replace_decoders(10), seed=0)
-    assert metrics.keys() == {f"{name}@100/n>=5" for name in ("states", "extracted_states", "state_precision", "triplets")}
+    assert metrics.keys() == {
+        f"{name}@100/n>=5" for name in ("states", "extracted_states", "state_precision", "triplets")
+    }
     precision = metrics["state_precision@100/n>=5"]
     assert isinstance(precision, Estimate)
     assert (precision.value, precision.level) == (15 / 20, pytest.approx(0.995))
@@ -96,7 +98,8 @@ def test_a_leak_among_one_decoder_may_be_none_among_twenty(sides: Sides) -> None
     assert 0.05 / 20 < alone.p < 0.05
     assert alone.difference.value == among.difference.value == 0.5
     assert (alone.difference.level, among.difference.level) == (0.95, 1 - 0.05 / 20)
-    assert alone.difference.low is not None and among.difference.low is not None
+    assert alone.difference.low is not None
+    assert among.difference.low is not None
     assert among.difference.low < 0 < alone.difference.low
     assert (alone.verdict, among.verdict) == ("leak", "no_leak_detected")
 
@@ -115,7 +118,8 @@ def test_parts_of_one_dialogue_are_one_finding(sides: Sides) -> None:
     parts = [frozenset(whole) - {a, b} for i, a in enumerate(whole) for b in whole[:i]]
     judged = judge(harvest(parts), told, RULE, seed=0)
     assert (len(parts), judged.difference.value) == (21, 1)
-    assert judged.difference.low is not None and judged.difference.low > 0.6
+    assert judged.difference.low is not None
+    assert judged.difference.low > 0.6
     assert judged.p == pytest.approx(0.5, abs=0.05)
     assert judged.verdict == "no_leak_detected"
 
@@ -167,9 +171,7 @@ def verdicts(found: Mapping[str, Verdict]) -> dict[str, Judged]:
         ({"a": "inconclusive", "b": "no_leak_detected"}, "inconclusive"),
     ],
 )
-def test_any_leak_is_one_and_else_the_registered_decoder_decides(
-    found: dict[str, Verdict], expected: Verdict
-) -> None:
+def test_any_leak_is_one_and_else_the_registered_decoder_decides(found: dict[str, Verdict], expected: Verdict) -> None:
     assert overall(verdicts(found), "a") == (expected, ["a: why a", "b: why b"])
     assert overall(verdicts(dict(reversed(found.items()))), "a") == (expected, ["a: why a", "b: why b"])
 
