@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from hushbot.attacks.state_metrics import normalise_state
 from hushbot.prompts import STATE_MARKER, read_state, render_state_prefix
 from hushbot.types import Dialogue, DialogueState
+
+_Holders: TypeAlias = dict[tuple[int, str], dict[str, set[str]]]
+"""Ids of dialogues by length and folded text of a prefix, and by its spelling."""
 
 
 class Prefix(NamedTuple):
@@ -60,23 +63,29 @@ def collect_prefixes(
 ) -> tuple[list[Prefix], list[Prefix]]:
     """Return the distinct prefixes of both sides, each by length and then by text."""
     wanted = sorted(set(lengths))
-    sides = (_holders(members, wanted), _holders(nonmembers, wanted))
-    found: tuple[list[Prefix], list[Prefix]] = ([], [])
+    mine, theirs = _holders(members, wanted), _holders(nonmembers, wanted)
+    keys: list[tuple[int, str]] = []
     for length in wanted:
-        keys = sorted({key for side in sides for key in side if key[0] == length})
-        order = [keys[i] for i in np.random.default_rng([seed, length]).permutation(len(keys))]
-        for kept, mine, theirs in ((found[0], *sides), (found[1], *reversed(sides))):
-            for key in sorted([key for key in order if key in mine][:max_prefixes]):
-                spellings = {**mine[key], **theirs.get(key, {})}
-                text = min(spellings)
-                state = normalise_state(read_state(text).state or frozenset())
-                kept.append(Prefix(text, state, _ids(mine[key]), _ids(theirs.get(key, {}))))
-    return found
+        found = sorted(key for key in mine.keys() | theirs.keys() if key[0] == length)
+        keys += [found[i] for i in np.random.default_rng([seed, length]).permutation(len(found))]
+    return _drawn(mine, theirs, keys, max_prefixes), _drawn(theirs, mine, keys, max_prefixes)
 
 
-def _holders(dialogues: Iterable[Dialogue], lengths: Sequence[int]) -> dict[tuple[int, str], dict[str, set[str]]]:
+def _drawn(mine: _Holders, theirs: _Holders, keys: Sequence[tuple[int, str]], max_prefixes: int) -> list[Prefix]:
+    """Return the first prefixes of one side, by length, among the keys in the order in which they were drawn."""
+    prefixes = []
+    for length in sorted({length for length, _ in keys}):
+        for key in sorted([key for key in keys if key[0] == length and key in mine][:max_prefixes]):
+            elsewhere = theirs.get(key, {})
+            text = min({**mine[key], **elsewhere})
+            state = normalise_state(read_state(text).state or frozenset())
+            prefixes.append(Prefix(text, state, _ids(mine[key]), _ids(elsewhere)))
+    return prefixes
+
+
+def _holders(dialogues: Iterable[Dialogue], lengths: Sequence[int]) -> _Holders:
     """Return, by length and folded text, who holds each spelling of a prefix."""
-    holders: dict[tuple[int, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    holders: _Holders = defaultdict(lambda: defaultdict(set))
     for dialogue in dialogues:
         for state in {turn.state for turn in dialogue.turns if turn.state}:
             for length in lengths:

@@ -21,6 +21,7 @@ from hushbot.corpora.split import check_manifest, make_split
 from hushbot.errors import ConfigError, HushbotError
 from hushbot.evaluation.card import write_card
 from hushbot.evaluation.experiment import Experiment, Say
+from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.evaluation.tracking import Limit
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.protocols import Target
@@ -60,7 +61,8 @@ def prepare(config: Mapping[str, Any], name: str) -> Experiment:
     attacks = {key: build(node, f"attack.{key}") for key, node in config["attack"].items()}
     trackers = {key: build(node, f"tracker.{key}") for key, node in config["tracker"].items()}
     settings = build(config["split"], "split")
-    sensitivity = build(config["sensitivity"], "sensitivity")
+    # A configuration that was written before there was such a block assesses nothing.
+    sensitivity = build(config["sensitivity"], "sensitivity") if "sensitivity" in config else Sensitivity()
     corpus = build(config["data"], "data")
     seed = int(config["seed"])
     return Experiment(

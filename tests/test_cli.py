@@ -13,11 +13,11 @@ from hushbot.cli import main
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for verb in ("train", "audit", "compare", "report", "ls", "validate"):
+    for verb in ("train", "audit", "compare", "report", "ls", "validate", "reproduce"):
         assert verb in text
 
 
-@pytest.mark.parametrize("verb", ["train", "audit", "compare", "report", "ls", "validate"])
+@pytest.mark.parametrize("verb", ["train", "audit", "compare", "report", "ls", "validate", "reproduce"])
 def test_verbs_explain_themselves(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out
@@ -43,6 +43,19 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nope"]) == 2
     assert main(["train", "--nope"]) == 2
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("paper", "told"), [("popquiz", "not there yet"), ("nope", "tods, popquiz, leakit")])
+def test_a_paper_that_cannot_be_reproduced_exits_with_2(
+    paper: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", paper]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_reproduction_without_its_corpus_names_the_missing_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "tods"]) == 2
+    assert "data.path" in capsys.readouterr().err
 
 
 def test_data_errors_exit_with_1_and_name_the_file(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:

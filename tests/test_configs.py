@@ -24,6 +24,8 @@ def overrides_for(path: Path) -> list[str]:
     group, option = path.parent.name, path.stem
     text = path.read_text(encoding="utf-8")
     needed = [f"{group}.{line.split(':')[0].strip()}=somewhere" for line in text.splitlines() if line.endswith(" ???")]
+    if "override /data: multiwoz" in text:
+        needed.append(PATH_NEEDED)
     return [f"{group}={option}", *needed]
 
 

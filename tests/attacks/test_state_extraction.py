@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -271,7 +271,7 @@ def test_without_decoders_or_with_wrong_ones_nothing_runs() -> None:
 class Choir:
     """Says other lines under each decoding, and remembers how many were asked for; knows its lines by their order."""
 
-    songs: dict[float, Sequence[str]]
+    songs: Mapping[float, Sequence[str]]
     """Lines by temperature."""
     reference: Any = None
     asked: list[tuple[float, int]] = field(default_factory=list)

@@ -155,7 +155,7 @@ def test_presidio_that_is_demanded_must_be_there(monkeypatch: pytest.MonkeyPatch
 
 
 def test_confidence_is_checked() -> None:
-    with pytest.raises(ConfigError, match="presidio_score=0.0"):
+    with pytest.raises(ConfigError, match=r"presidio_score=0\.0"):
         OfflineAssessor(presidio_score=0.0)
 
 

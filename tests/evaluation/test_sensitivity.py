@@ -139,7 +139,7 @@ def test_a_state_counts_once_from_its_shortest_prefix() -> None:
 
 
 def test_a_suffix_that_says_nothing_new_is_no_extraction() -> None:
-    assert read_findings([completion("a", "", suffix=")", is_hit=False)]) == []
+    assert read_findings([{**completion("a", "b", is_hit=False), "suffix": ")"}]) == []
 
 
 def test_sides_and_decoders_are_apart() -> None:

@@ -17,6 +17,7 @@ from hushbot.corpora.split import SplitReport
 from hushbot.errors import AuditError, ConfigError, DataError, HushbotError
 from hushbot.evaluation import making, suite
 from hushbot.evaluation.experiment import Experiment
+from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.evaluation.utility import UtilitySettings
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
@@ -104,6 +105,26 @@ def test_first_report_says_what_was_used(make_experiment: MakeExperiment, tmp_pa
     assert report.run.id.startswith("turn_level-s7-")
     assert report.notes == ["one dialogue was mended", "a group was broken up"]
     assert not (tmp_path / "report.json").exists()
+
+
+def test_extractions_are_assessed_while_their_rows_are_in_the_clear(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target
+) -> None:
+    class Extracting(FakeAttack):
+        def run(self, *arguments: Any, **named: Any) -> AttackResult:
+            row = {"decoder": "vanilla", "state": f"Hotel(phone=01223351880, name={SECRET})"}
+            found = super().run(*arguments, **named)
+            return found.model_copy(update={"rows": [{**row, "is_member_hit": True, "is_nonmember_hit": False}]})
+
+    experiment = make_experiment({"one": Extracting(), "other": FakeAttack()}, sensitivity=Sensitivity(enabled=True))
+    measure(experiment, tmp_path, stranger)
+    attacks = on_disk(tmp_path).attacks
+    pii = attacks["one"].metrics["sensitivity/vanilla/all/pii_score"]
+    assert isinstance(pii, Estimate)
+    assert pii.value == pytest.approx((5 + 2) / 2)
+    assert "sensitivity/vanilla/all/pii_score" in attacks["one"].control["nonmembers"]
+    assert attacks["other"].metrics == {}
+    assert SECRET not in (tmp_path / "report.json").read_text(encoding="utf-8")
 
 
 def test_every_attack_runs_once_and_each_is_on_disk_before_the_next(

@@ -24,7 +24,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -93,7 +93,8 @@ class SamplesGuided(Protocol):
         ...
 
 
-class Node(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Node:
     """Some of the draws from one prompt, so far alike."""
 
     position: int
@@ -312,7 +313,7 @@ class _Questions:
         children = []
         for text, count in sorted(Counter(texts).items()):
             end = end_of_piece(text, rule.delimiters)
-            child = node._replace(text=node.text + text[:end], count=count)
+            child = replace(node, text=node.text + text[:end], count=count)
             if not end or text[end] == END_OF_TEXT:  # none, or at once: an empty piece is none
                 self._harvest.add(child, is_complete=False)
             else:
@@ -339,7 +340,7 @@ def merged(nodes: Sequence[Node]) -> list[Node]:
     known: dict[tuple[int, str], Node] = {}
     for node in nodes:
         same = known.get((node.position, node.text))
-        known[node.position, node.text] = node if same is None else same._replace(count=same.count + node.count)
+        known[node.position, node.text] = node if same is None else replace(same, count=same.count + node.count)
     return list(known.values())
 
 

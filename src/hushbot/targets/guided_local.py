@@ -223,7 +223,7 @@ class GuidedSampler:
         places = dict(zip(plan.order, plan.tree.paths, strict=True))
         phrases = row.rule.phrases if isinstance(row.rule, Choice) else ()
         for phrase, count in split_count(chances, row.node.count, self._rng(row)).items():
-            node = row.node._replace(text=row.node.text + phrases[phrase], count=count, mass=mass)
+            node = replace(row.node, text=row.node.text + phrases[phrase], count=count, mass=mass)
             memory = extended(row.memory, fresh, places[phrase])
             self._begin(node, row.ids + plan.paths[phrase], memory, _key(row, f"phrase {phrase}"))
 
@@ -255,9 +255,9 @@ class GuidedSampler:
             raise TypeError("only free pieces are written token by token")
         ended: dict[tuple[str, bool], int] = {}
         for token, count in drawn.items():
-            node = row.node._replace(count=count)
+            node = replace(row.node, count=count)
             if token == self.tokenizer.eos_token_id:
-                self._harvest.add(node._replace(text=node.text + self._piece(row, row.ids)), is_complete=False)
+                self._harvest.add(replace(node, text=node.text + self._piece(row, row.ids)), is_complete=False)
                 continue
             ids, key = [*row.ids, token], _key(row, f"token {token}")
             grown = replace(row, node=node, ids=ids, memory=memory, key=key, n_free=row.n_free + 1)
@@ -268,14 +268,14 @@ class GuidedSampler:
             piece = self._piece(grown, grown.ids)
             end = end_of_piece(piece, rule.delimiters)
             if end and piece[end] != END_OF_TEXT:
-                key = (piece[:end], piece[:end] == self._piece(row, row.ids))
-                ended[key] = ended.get(key, 0) + count
+                cut = (piece[:end], piece[:end] == self._piece(row, row.ids))
+                ended[cut] = ended.get(cut, 0) + count
             elif end is not None or is_full:
-                self._harvest.add(node._replace(text=node.text + piece[:end]), is_complete=False)
+                self._harvest.add(replace(node, text=node.text + piece[:end]), is_complete=False)
             else:
                 self._free.append(grown)
         for (piece, is_before_token), count in ended.items():
-            node = row.node._replace(text=row.node.text + piece, count=count)
+            node = replace(row.node, text=row.node.text + piece, count=count)
             self._end_piece(row, node, is_before_token=is_before_token)
 
     def _end_piece(self, row: _Row, node: Node, *, is_before_token: bool) -> None:
