@@ -244,7 +244,9 @@ class SchemaProbe:
                 failure = f"base control not measured: a query failed: {error}"
                 notes = []
         other = None if base is None else _estimate(base[f"{self._name}/slot_f1"])
-        verdict, reason = ("inconclusive", failure) if failure else _judge(headline, blind["slot_f1"], other)
+        verdict, reason = _judge(headline, blind["slot_f1"], other)
+        if failure:
+            verdict, reason = "inconclusive", failure
         result = self._result(verdict, headline, [reason, *notes], started)
         return result.model_copy(
             update={"metrics": metrics, "control": {"base": base}, "blind": blind, "queries": n_queries}
