@@ -8,15 +8,16 @@
 * `model_against_model`: a questioner says things to the bot as a customer, on the strength of the schema found so far;
   the bot answers at the temperature of the row.
 * `inter_temperature`: the same; each state found that way is turned into a question again and answered greedily, and
-  only domains and slots that are among both kinds of answers are kept.
+  only domains and slots that are among both kinds of answers are kept. `repeats_questions` asks the question itself
+  greedily, too: on small bots rules turn states into questions that they understand less well.
 
 **What is counted**, against the true schema, a slot being a (domain, slot) pair, names compared after trimming and
 folding case: `<method>/t=<temperature>/{domain,slot}_{precision,recall}` and `slot_f1`, over `n_runs` runs with seeds
 of their own, all runs' finds counted together: precision is over names that were found, recall over true names.
 Intervals resample names, each with what all runs made of it, for runs that find the same name are no further evidence.
 `slot_f1_best` is the best run's. `questions` is after how many questions slot F1 was as high as it ever was, `asked`
-how often the bot was asked for that (inter-temperature asks twice); null where a run found nothing that is true.
-`slot_recall@<n>` is the recall after n questions.
+how often the bot was asked for that (inter-temperature asks twice or more); null where a run found nothing that is
+true. `slot_recall@<n>` is the recall after n questions.
 
 **Controls.** `base`: the bot before fine-tuning, asked the same. `blind`: a schema that one would guess without any
 bot (`questioner.guessed_schema`). A schema is nobody's data: `leak` here says only that the bot gives its service's
@@ -70,6 +71,9 @@ class ProbeSettings:
     """How often a slot must have been seen to be kept; 1 keeps all."""
     questioner: Any = field(default_factory=OfflineQuestioner)
     """Who asks."""
+    repeats_questions: bool = True
+    """Whether inter_temperature also puts each question itself again greedily, which confirms what a state turned into
+    a question does not; the paper's does not."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -138,9 +142,12 @@ def trace_probe(target: Target, settings: ProbeSettings, seed: int) -> Trace:
         found = [_pairs(state) for state in states]
         n_queries += n
         if settings.method == "inter_temperature":
-            again = settings.questioner.questions_on(states, seed=round_seed)
+            again = [
+                *settings.questioner.questions_on(states, seed=round_seed),
+                *(said if settings.repeats_questions else ()),
+            ]
             sure = _answers(target, again, settings, 0.0, round_seed)
-            n_queries += n
+            n_queries += len(again)
             explored |= frozenset[Pair]().union(*found)
             confirmed |= frozenset[Pair]().union(*map(_pairs, sure))
             found = [pairs & confirmed for pairs in found]
@@ -204,6 +211,9 @@ class SchemaProbe:
     """After how many questions recall is reported."""
     questioner: Any = field(default_factory=OfflineQuestioner)
     """Who asks: OfflineQuestioner, TargetQuestioner around a model, EndpointQuestioner around a chat endpoint."""
+    repeats_questions: bool = False
+    """Whether inter_temperature also puts each question itself again greedily; the paper's does not, guided decoders'
+    own probe does."""
 
     def __post_init__(self) -> None:
         where = "set attack.schema_probe"
@@ -277,6 +287,7 @@ class SchemaProbe:
                     n_questions=self.n_samples if method == "temperature" else self.n_questions,
                     max_new_tokens=self.max_new_tokens,
                     questioner=self.questioner,
+                    repeats_questions=self.repeats_questions,
                 )
                 traces = [
                     trace_probe(target, settings, int(np.random.default_rng([seed, run]).integers(2**31)))

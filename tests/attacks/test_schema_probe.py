@@ -101,6 +101,57 @@ def test_the_base_is_the_bar_where_there_is_one() -> None:
     assert learnt.control["base"]["model_against_model/t=1/slot_f1"].value == 0
 
 
+class Broken(Clerk):
+    """Answers nothing."""
+
+    def sample(self, prompts: Sequence[str], **_: Any) -> list[list[str]]:
+        raise AuditError("the endpoint answered 503")
+
+
+def test_a_base_that_fails_is_inconclusive_and_keeps_what_was_measured() -> None:
+    result = run(Clerk(reference=Broken()), method="model_against_model")
+    assert result.verdict == "inconclusive"
+    assert result.headline.estimate.value == 1
+    assert result.control == {"base": None}
+    assert any("503" in note for note in result.notes)
+
+
+def test_the_blind_guess_by_hand() -> None:
+    """The guess has each of 36 tasks with 8 slots; hotel has 2 of them that are true, taxi none: F1 = 4 / (288 + 4)."""
+    guess = Schema.of([Slot("hotel", "area"), Slot("hotel", "name"), Slot("taxi", "to"), Slot("train", "sun")])
+    blind = run(Clerk(), guess, method="model_against_model").blind
+    assert blind is not None
+    assert blind["slot_f1"].value == pytest.approx(4 / 292)
+    assert blind["slot_recall"].value == 0.5
+    assert blind["domain_recall"].value == pytest.approx(2 / 3)
+
+
+def test_runs_that_find_the_same_are_no_further_evidence() -> None:
+    """Eight runs of one and the same bot know as much as two: the interval stays as wide."""
+    few, many = (run(Clerk(), SMALL, method="model_against_model", n_runs=n).headline.estimate for n in (2, 8))
+    assert (few.low, few.high, few.n) == (many.low, many.high, many.n)
+
+
+def test_nothing_true_needs_no_number_of_questions() -> None:
+    result = run(Clerk(answers=(" Bank(account=1)",)), SMALL)
+    assert result.metrics["model_against_model/t=1/questions"] is None
+    assert result.metrics["model_against_model/t=1/asked"] is None
+    assert value(result, "model_against_model/t=1/slot_f1") == 0
+
+
+def test_inter_temperature_counts_every_time_the_bot_was_asked() -> None:
+    for repeats, factor in ((False, 2), (True, 3)):
+        bot = Clerk()
+        found = probe(bot, seed=0, settings=ProbeSettings(n_questions=40, repeats_questions=repeats))
+        assert found.n_queries == len(bot.prompts) == 40 * factor
+
+
+def test_a_probe_keeps_only_what_was_seen_often_enough() -> None:
+    settings = ProbeSettings(method="model_against_model", n_questions=len(ANSWERS), n_per_round=100, min_count=2)
+    with pytest.raises(AuditError, match="found no slot 2 times in 11 questions"):
+        probe(Clerk(), seed=0, settings=settings)
+
+
 def test_the_fewest_questions_are_those_after_which_nothing_got_better() -> None:
     trace = Trace([frozenset({("hotel", "area")}), frozenset(), frozenset({("taxi", "to")}), frozenset()], 4)
     from hushbot.attacks.schema_probe import _n_needed
