@@ -209,7 +209,7 @@ class Stranger(CountingTarget):
         """Add a triplet to a state that has begun: in its open domain, or in another one."""
         known = read_state(begun).state or frozenset()
         used = {(t.domain, t.slot) for t in known}
-        domain = sorted(known)[-1].domain
+        domain = sorted(known)[-1].domain if known else ""
         left = [s for s in self.schema.slots if (s.domain, s.name) not in used]
         mine = [s for s in left if (s.domain == domain) == begun.endswith(",")]
         if not mine:
