@@ -297,6 +297,7 @@ def differences(report: AuditReport, config: Mapping[str, Any]) -> list[str]:
     data, attack = report.data, config.get("attack", {}).get(UNTARGETED, {})
     backbone = str(config.get("backbone", {}).get("_target_", "the audited model")).rpartition(".")[2]
     f1 = report.utility.get("state_f1")
+    few = _few(report.attacks.get(UNTARGETED))
     quality = "utility not measured" if f1 is None or f1.value is None else f"state F1 {100 * f1.value:.2f}%"
     return [
         f"model: {'+'.join(report.recipe.stack)} on {backbone}, {quality}; the paper: {paper.SETTING['model']}",
@@ -308,4 +309,15 @@ def differences(report: AuditReport, config: Mapping[str, Any]) -> list[str]:
         "to their slot",
         f"control: the same states against as many non-members, beside ours; the paper: {paper.SETTING['control']}",
         "schema-guided sampling without a prefix, and the chance lines, are ours: the paper has no such rows",
+        *([f"too few distinct states to rank, which the paper leaves out of Tables II and IV: {few}"] if few else []),
     ]
+
+
+def _few(attack: AttackResult | None) -> str:
+    """Name the decoders with fewer distinct states than the best k, of which all are then taken."""
+    k, found = best_k(attack), []
+    for decoder in decoders_of(attack):
+        n = metric_of(attack, f"{decoder}/none/extracted_states")
+        if k is not None and isinstance(n, int) and n < k:
+            found.append(f"{decoder} ({n} of {k})")
+    return ", ".join(found)

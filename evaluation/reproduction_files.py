@@ -7,6 +7,7 @@ same run gives the same files. A run that is not complete is said to be so, and 
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ def write_reproduction(run: Path, out: Path) -> None:
 
 
 def read_records(directory: RunDirectory) -> dict[str, pd.DataFrame]:
-    """Return the records of the extractions that have any, by attack.
+    """Return the records of the extractions that have any, by attack; of targeted ones what says something new.
 
     Raises:
         DataError: A file cannot be read.
@@ -75,9 +76,11 @@ def read_records(directory: RunDirectory) -> dict[str, pd.DataFrame]:
         path = directory.records / f"{name}.parquet"
         if path.is_file():
             try:
-                frames[name] = pd.read_parquet(path)
+                frame = pd.read_parquet(path)
             except (OSError, ValueError) as error:
                 raise DataError(f"{path} cannot be read: {error}; restore it or audit again") from error
+            # A continuation that says nothing new is no completion: it has no score and enters no precision.
+            frames[name] = frame[frame["n_new"] > 0] if "n_new" in frame else frame
     return frames
 
 
@@ -100,6 +103,8 @@ def summary(
         "these were compared record by record. *Beyond chance*: after taking off what as many people give whom the bot",
         "never saw. Orderings can hold by memory or by what is usual; only those beyond chance speak of memory.",
         "",
+        *(f"- {claim}: {tally(cases)}" for claim, cases in _by_claim(found).items()),
+        "",
         "| claim | case | difference | outcome |",
         "|---|---|---|---|",
         *(f"| {each.claim} | {each.case} | {shown_difference(each.difference)} | {each.outcome} |" for each in found),
@@ -121,7 +126,7 @@ def summary(
 def shown_difference(difference: Estimate) -> str:
     """Write a difference with its interval and level, or why there is none."""
     if difference.value is None:
-        return f"{NOT_MEASURED}: {difference.method}"
+        return difference.method
     if difference.low is None or difference.high is None:
         return f"{difference.value:+.3f} ({difference.method})"
     level = f"{100 * difference.level:.4g}%"
@@ -129,7 +134,7 @@ def shown_difference(difference: Estimate) -> str:
 
 
 def print_tables(numbers: Mapping[str, Sequence[Number]], told: Sequence[str], found: Sequence[Ordering]) -> None:
-    """Print the paper's tables with ours, the chance line and the paper's number one below the other."""
+    """Print the paper's tables: ours, the chance line and the paper's number, one below the other."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -137,13 +142,26 @@ def print_tables(numbers: Mapping[str, Sequence[Number]], told: Sequence[str], f
     console = Console()
     for name, title in PRINTED.items():
         console.print(_table(title, numbers[name]))
-    console.print("each cell: ours with its 95% interval / chance line (as many non-members) / the paper, Llama-2-7B")
+    console.print(f"ours with 95% intervals; chance: the same against as many non-members; paper: {paper.MODEL}")
     for line in told:
         console.print(f"- {escape(line)}", highlight=False)
-    table = Table("claim", "case", "difference", "outcome", title="does the paper's ordering hold here?")
-    for each in found:
-        table.add_row(each.claim, each.case, escape(shown_difference(each.difference)), each.outcome)
+    table = Table("case", "difference", "outcome", title="does the paper's ordering hold here?", title_justify="left")
+    for claim, cases in _by_claim(found).items():
+        table.add_section()
+        table.add_row(f"[bold]{escape(claim)}", "", f"[bold]{tally(cases)}")
+        for each in cases:
+            table.add_row(each.case, escape(shown_difference(each.difference)), each.outcome)
     console.print(table)
+
+
+def _by_claim(found: Sequence[Ordering]) -> dict[str, list[Ordering]]:
+    return {claim: [each for each in found if each.claim == claim] for claim in dict.fromkeys(e.claim for e in found)}
+
+
+def tally(cases: Sequence[Ordering]) -> str:
+    """Say in how many cases a claim holds, does not hold, and cannot be told."""
+    counts = Counter(each.outcome for each in cases)
+    return ", ".join(f"{outcome} in {n} of {len(cases)}" for outcome, n in sorted(counts.items(), reverse=True))
 
 
 def _table(title: str, numbers: Sequence[Number]) -> Table:
@@ -151,18 +169,21 @@ def _table(title: str, numbers: Sequence[Number]) -> Table:
     from rich.table import Table
 
     metrics = list(dict.fromkeys(each.metric for each in numbers))
-    table = Table("method", "ranking", *(SHOWN[name] for name in metrics), title=title, show_lines=True)
+    table = Table(title=title, title_justify="left", show_lines=True)
+    table.add_column("method, ranking", overflow="fold", min_width=len("decaying_temperature"))
+    for name in metrics:
+        table.add_column(SHOWN[name], overflow="fold")
     cells = {(each.row, each.column, each.metric): each for each in numbers}
     for row, column in dict.fromkeys((each.row, each.column) for each in numbers):
         texts = (_cell(cells[row, column, name]) for name in metrics)
-        table.add_row(escape(row), escape(column), *map(escape, texts))
+        table.add_row(escape(f"{row}\n{column}"), *map(escape, texts))
     return table
 
 
 def _cell(each: Number) -> str:
     scale = 100.0 if each.metric.endswith("precision") else 1.0
     stated = "-" if each.paper is None else f"{scale * each.paper:.4g}"
-    return f"{_shown(each.ours, scale)}\n{_shown(each.chance, scale)}\n{stated}"
+    return f"{_shown(each.ours, scale)}\nchance {_shown(each.chance, scale)}\npaper {stated}"
 
 
 def _shown(metric: Metric, scale: float) -> str:

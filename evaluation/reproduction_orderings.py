@@ -11,7 +11,8 @@ samples, and two rankings of the same states are compared on their two lists, al
 counts of distinct correct states by the exact interval of one's share; estimates without records by the square-and-add
 interval for a difference of two independent ones.
 
-What voids it: one trained bot is one draw; how orderings vary over seeds is not in any interval.
+What voids it: one trained bot is one draw; how orderings vary over seeds is not in any interval. Records name no
+state, so a completed state that several prefixes gave counts here once per prefix, in the report's precision once.
 
 Source: Extracting Training Dialogue Data from Large Language Model based Task Bots, section V.
 """
@@ -168,7 +169,7 @@ class Bench(NamedTuple):
         sides = (False,) if attack == TARGETED else (False, True)  # a completion is judged against its own side only
         return [
             (
-                f"{kind}: {decoder}, best {k} by {better} against {worse}, {BEYOND if beyond else MEMBERS}",
+                f"{kind}: {decoder}, best {k or 'k'} by {better} against {worse}, {BEYOND if beyond else MEMBERS}",
                 lambda level, decoder=decoder, beyond=beyond: compare(decoder, beyond, level),  # type: ignore[misc]
             )
             for decoder in decoders

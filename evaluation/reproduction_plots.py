@@ -69,10 +69,16 @@ def lines(numbers: Sequence[Number], panel: Part, series: Part, xlabel: str, *, 
     names = _distinct(numbers, series)
     figure, axes = _panels(panels, 4.4)
     for axis, wanted in zip(axes, panels, strict=True):
+        mine = [each for each in numbers if getattr(each, panel) == wanted]
+        places = [float(each.column) for each in mine]
+        span = max(places) - min(places)
         for i, name in enumerate(names):
-            chosen = [each for each in numbers if getattr(each, panel) == wanted and getattr(each, series) == name]
+            chosen = [each for each in mine if getattr(each, series) == name]
             chosen.sort(key=lambda each: float(each.column))
-            _line(axis, chosen, name, i)
+            # Error bars of several lines at one place would hide each other.
+            aside = i - (len(names) - 1) / 2
+            xs = [float(each.column) for each in chosen]
+            _line(axis, chosen, [x * 1.02**aside if is_log else x + 0.008 * aside * span for x in xs], name, i)
         axis.set_xlabel(xlabel)
         if is_log:
             axis.set_xscale("log")
@@ -81,11 +87,11 @@ def lines(numbers: Sequence[Number], panel: Part, series: Part, xlabel: str, *, 
     return figure
 
 
-def _line(axis: Any, chosen: Sequence[Number], name: str, i: int) -> None:
+def _line(axis: Any, chosen: Sequence[Number], xs: Sequence[float], name: str, i: int) -> None:
     colour, mark = COLOURS[i % len(COLOURS)], MARKS[(i // len(COLOURS) + i) % len(MARKS)]
     if chosen:
         axis.errorbar(
-            [float(each.column) for each in chosen],
+            xs,
             [_value(each.ours) for each in chosen],
             yerr=_bars(chosen),
             color=colour,
@@ -95,11 +101,10 @@ def _line(axis: Any, chosen: Sequence[Number], name: str, i: int) -> None:
             linewidth=1,
             label=name.replace("_", " "),
         )
-    lined = [each for each in chosen if _value(each.chance) is not None]
+    lined = [(x, y) for x, each in zip(xs, chosen, strict=True) if (y := _value(each.chance)) is not None]
     if lined:
         axis.plot(
-            [float(each.column) for each in lined],
-            [_value(each.chance) for each in lined],
+            *zip(*lined, strict=True),
             color=colour,
             marker=mark,
             markersize=4,

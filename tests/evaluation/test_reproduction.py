@@ -366,10 +366,10 @@ def test_everything_is_written_and_a_partial_run_is_said_to_be_one(
     text = (out / "summary.md").read_text(encoding="utf-8")
     assert "The run is partial" in text
     assert "`fig9.csv`, `fig9.png`: not measured" in text
-    assert "cannot tell" in text
+    assert "longer prefix lowers precision, up to 6 triplets (Fig. 6): cannot tell in 6 of 6" in text
     assert "TinyBackbone" in text
     printed = capsys.readouterr().out
-    for wanted in ("Table II:", "Table III:", "Table IV:", "Llama-2-7B", "14.37", "20 [10, 30]"):
+    for wanted in ("Table II:", "Table III:", "Table IV:", "Llama-2-7B", "paper 14.37", "20 [10, 30]", "chance 10"):
         assert wanted in printed
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     write_reproduction(run, out)
@@ -391,8 +391,20 @@ def test_broken_records_are_named(tmp_path: Path, untargeted: AttackResult) -> N
         read_records(RunDirectory.open(run))
 
 
+def test_a_continuation_that_says_nothing_new_is_not_compared(tmp_path: Path, untargeted: AttackResult) -> None:
+    frame = targeted_rows({("greedy", "member", 1): [True, False, False]}).assign(n_new=[1, 0, 2])
+    frame.loc[1, ["ppl", "dc_ppl"]] = np.nan
+    run = run_with(tmp_path, report_of(untargeted_extraction=untargeted), {"targeted_extraction": frame})
+    read = read_records(RunDirectory.open(run))["targeted_extraction"]
+    assert read["n_new"].tolist() == [1, 2]
+    assert read["ppl"].notna().all()
+
+
 def test_differences_name_model_size_samples_and_control(untargeted: AttackResult) -> None:
     config = {"attack": {"untargeted_extraction": {"n_samples": 700, "k": 50}}}
     text = "\n".join(differences(report_of(untargeted_extraction=untargeted), config))
+    assert "too few" not in text
+    few = untargeted.model_copy(update={"metrics": untargeted.metrics | {"vanilla/none/extracted_states": 1}})
+    assert "Tables II and IV: vanilla (1 of 2)" in differences(report_of(untargeted_extraction=few), config)[-1]
     for wanted in ("the audited model", "6 members", "8,438", "700 per method", "best 50", "held out", "utility not"):
         assert wanted in text
