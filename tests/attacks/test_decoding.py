@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,19 +58,19 @@ class Guide(Listener):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "expected"),
     [
-        ("greedy", {"temperature": 0}),
-        ("vanilla", {}),
-        ("temperature", {"temperature": 2}),
-        ("decaying_temperature", {"start_temperature": 5, "temperature_step": 2, "temperature": 1}),
-        ("beam_search", {"num_beams": 50}),
-        ("group_beam_search", {"num_beams": 50, "beam_groups": 50, "diversity_penalty": 1}),
-        ("beam_sampling", {"num_beams": 5, "samples_beams": True, "temperature": 2}),
+        ("greedy", Decoding(temperature=0)),
+        ("vanilla", Decoding()),
+        ("temperature", Decoding(temperature=2)),
+        ("decaying_temperature", Decoding(start_temperature=5, temperature_step=2, temperature=1)),
+        ("beam_search", Decoding(num_beams=50)),
+        ("group_beam_search", Decoding(num_beams=50, beam_groups=50, diversity_penalty=1)),
+        ("beam_sampling", Decoding(num_beams=5, samples_beams=True, temperature=2)),
     ],
 )
-def test_the_settings_are_the_papers_and_nothing_else_is_on(name: str, settings: dict[str, float]) -> None:
-    assert DECODERS[name] == replace(Decoding(), **settings)
+def test_the_settings_are_the_papers_and_nothing_else_is_on(name: str, expected: Decoding) -> None:
+    assert DECODERS[name] == expected
     assert parse_decoder(name).decoding == DECODERS[name]
     assert (parse_decoder(name).name, parse_decoder(name).is_guided) == (name, False)
 

@@ -76,7 +76,8 @@ def test_the_judged_precision_has_the_corrected_level(sides: Sides) -> None:
     }
     precision = metrics["state_precision@100/n>=5"]
     assert isinstance(precision, Estimate)
-    assert (precision.value, precision.level) == (15 / 20, pytest.approx(0.995))
+    assert precision.value == 15 / 20
+    assert precision.level == pytest.approx(0.995)
     assert metrics["extracted_states@100/n>=5"] == 20  # ten states of four triplets do not count
     nothing = judged_metrics(harvest([]), sides.equal_members, RULE, seed=0)["state_precision@100/n>=5"]
     assert isinstance(nothing, Estimate)
@@ -104,8 +105,13 @@ def test_a_leak_among_one_decoder_may_be_none_among_twenty(sides: Sides) -> None
     assert (alone.verdict, among.verdict) == ("leak", "no_leak_detected")
 
 
-def test_an_interval_that_reaches_zero_is_no_leak(sides: Sides) -> None:
-    judged = judge(harvest(of_both(12, 10, 40)), sides, RULE, seed=0)
+def test_an_interval_that_reaches_zero_is_no_leak_though_the_split_be_rare(sides: Sides) -> None:
+    # Fourteen of members and six of others: one split in thirty, but the two-sided interval is wider than that.
+    judged = judge(harvest(of_both(14, 6)), sides, RULE, seed=0)
+    assert judged.p is not None
+    assert judged.p <= 0.05
+    assert judged.difference.low is not None
+    assert judged.difference.low <= 0
     assert judged.verdict == "no_leak_detected"
     assert f"up to {judged.difference.high:.3f} stays compatible" in judged.reason
 
@@ -150,11 +156,12 @@ def test_a_ranking_that_failed_decides_nothing(sides: Sides) -> None:
     assert "3 of 20 values are not finite" in judged.reason
 
 
-@pytest.mark.parametrize("empty", ["equal_members", "equal_nonmembers"])
-def test_a_side_without_states_decides_nothing(empty: str, sides: Sides) -> None:
-    judged = judge(harvest(of_both(20, 0)), sides._replace(**{empty: StateIndex.of(())}), RULE, seed=0)
-    assert (judged.verdict, judged.p, judged.difference.value) == ("inconclusive", None, None)
-    assert "no known dialogue state" in judged.reason
+def test_a_side_without_states_decides_nothing(sides: Sides) -> None:
+    nobody = StateIndex.of(())
+    for empty in (sides._replace(equal_members=nobody), sides._replace(equal_nonmembers=nobody)):
+        judged = judge(harvest(of_both(20, 0)), empty, RULE, seed=0)
+        assert (judged.verdict, judged.p, judged.difference.value) == ("inconclusive", None, None)
+        assert "no known dialogue state" in judged.reason
 
 
 def verdicts(found: Mapping[str, Verdict]) -> dict[str, Judged]:
