@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("packing.py", "dp_overhead.py", "schema_sampling.py")
+SCRIPTS = ("packing.py", "dp_overhead.py", "schema_sampling.py", "scoring.py")
 _CLAIM = re.compile(r".+  goal .+  measured .+  (?:met|MISSED|missed)$")
 _COUNT = re.compile(r"(\d+) of (\d+) goals met")
 

@@ -26,6 +26,15 @@ class Encoded(NamedTuple):
     spans: list[tuple[int, int]]
 
 
+class Piece(NamedTuple):
+    """What is tokenised alone: a line, or a marker the bot continues."""
+
+    text: str
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """The (start, end) characters of each token, counted from the start of the piece."""
+
+
 def encode(tokenizer: Any, text: str) -> list[int]:
     """Return the token ids of a text, without any special token."""
     return [token for piece in encode_pieces(tokenizer, pieces(text)) for token in piece]
@@ -41,33 +50,45 @@ def encode_pieces(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 def encode_with_spans(tokenizer: Any, text: str) -> Encoded:
     """Return the token ids of a text with the (start, end) characters that each token covers."""
-    return next(encode_all_with_spans(tokenizer, [text]))
+    ids: list[int] = []
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for piece in next(encode_all_pieces(tokenizer, [text])):
+        ids += piece.ids
+        spans += [(at + low, at + high) for low, high in piece.spans]
+        at += len(piece.text)
+    return Encoded(ids, spans)
 
 
-def encode_all_with_spans(tokenizer: Any, texts: Sequence[str]) -> Iterator[Encoded]:
-    """Yield what `encode_with_spans` returns of each text; a piece that many of them hold is encoded once."""
+def encode_all_pieces(tokenizer: Any, texts: Sequence[str]) -> Iterator[list[Piece]]:
+    """Yield the pieces of each text; one that many of them hold is encoded once and handed out to each."""
     for start in range(0, len(texts), _TEXTS_AT_ONCE):
         cut = [pieces(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
         known = _encode_distinct(tokenizer, list(dict.fromkeys(piece for text in cut for piece in text)))
         for text in cut:
-            ids: list[int] = []
-            spans: list[tuple[int, int]] = []
-            at = 0
-            for piece in text:
-                ids += known[piece].ids
-                spans += [(at + low, at + high) for low, high in known[piece].spans]
-                at += len(piece)
-            yield Encoded(ids, spans)
+            yield [known[piece] for piece in text]
 
 
-def _encode_distinct(tokenizer: Any, cut: list[str]) -> dict[str, Encoded]:
+def n_tokens_within(cut: Sequence[Piece], n_characters: int) -> int:
+    """Return how many tokens of a text lie wholly within its first characters."""
+    n_tokens = at = 0
+    for piece in cut:
+        at += len(piece.text)
+        if at > n_characters:
+            end = n_characters - at + len(piece.text)
+            return n_tokens + next((i for i, span in enumerate(piece.spans) if span[1] > end), len(piece.ids))
+        n_tokens += len(piece.ids)
+    return n_tokens
+
+
+def _encode_distinct(tokenizer: Any, cut: list[str]) -> dict[str, Piece]:
     if not cut:
         return {}
     batch = tokenizer(
         cut, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
     )
     found = zip(cut, batch["input_ids"], batch["offset_mapping"], strict=True)
-    return {piece: Encoded(ids, offsets) for piece, ids, offsets in found}
+    return {text: Piece(text, ids, offsets) for text, ids, offsets in found}
 
 
 def start_token(tokenizer: Any) -> int:

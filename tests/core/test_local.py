@@ -34,7 +34,7 @@ from hushbot.protocols import Target
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.local import LocalTarget
 from hushbot.targets.sampler import Until
-from hushbot.tokens import encode
+from hushbot.tokens import Piece, encode
 from hushbot.types import Decoding
 
 FastTokenizer: Any = PreTrainedTokenizerFast
@@ -256,7 +256,7 @@ def test_the_vocabulary_is_visited_in_chunks(
     whole = LocalTarget(model, tokenizer).logprobs(PROMPTS, TEXTS)
     sizes: list[int] = []
     model.lm_head.register_forward_hook(lambda _, inputs, __: sizes.append(inputs[0].shape[:-1].numel()))
-    monkeypatch.setattr(hushbot.targets.scorer, "_LOGITS_AT_ONCE", 0)
+    monkeypatch.setattr(hushbot.targets.scorer, "_CPU_LOGITS_AT_ONCE", 0)
     monkeypatch.setattr(hushbot.targets.scorer, "_LEAST_POSITIONS", 5)
     parts = LocalTarget(model, tokenizer).logprobs(PROMPTS, TEXTS)
     assert close(whole, parts)
@@ -279,6 +279,49 @@ def test_equal_pairs_are_scored_once_and_answered_apart(
     assert seen == [2]
     first += 1
     assert third.exp().tolist() == pytest.approx([0.25], abs=1e-5)
+
+
+def test_a_text_is_read_once_for_all_its_prompts(tokenizer: Any, make_model: Callable[[str], Any]) -> None:
+    model = make_model("llama")
+    target = LocalTarget(model, tokenizer)
+    text = "the cheap one in the north"
+    pairs = [(text[:cut], text[cut:]) for cut in (3, 0, 9, 25)]
+    alone = [target.logprobs([prompt], [rest])[0] for prompt, rest in pairs]
+    target.logprobs(["x"], ["y"])  # measures what the model can do, in passes of its own
+    sizes: list[int] = []
+    hook = model.model.register_forward_pre_hook(
+        lambda _, __, k: sizes.append(k["input_ids"].numel()), with_kwargs=True
+    )
+    together = target.logprobs([prompt for prompt, _ in pairs], [rest for _, rest in pairs])
+    hook.remove()
+    assert sizes == [len(alone[1])]  # with the start token, without the last one
+    assert close(alone, together)
+    before = together[1].clone()
+    together[0] += 1  # and no answer is a part of another
+    assert torch.equal(together[1], before)
+
+
+def test_many_texts_are_scored_window_by_window_with_the_same_scores(
+    tokenizer: Any, make_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = LocalTarget(make_model("llama"), tokenizer)
+    prompts = [f"to {'abc'[i % 3]}" for i in range(20)]
+    texts = [f" at {(i * 7) % 5}, {i % 4}" for i in range(20)]
+    whole = target.logprobs(prompts, texts)
+    read: list[list[str]] = []
+    encode_all_pieces = hushbot.targets.local.encode_all_pieces
+
+    def noting(tokenizer: Any, some: list[str]) -> Any:
+        read.append(some)
+        return encode_all_pieces(tokenizer, some)
+
+    monkeypatch.setattr(hushbot.targets.local, "encode_all_pieces", noting)
+    monkeypatch.setattr(hushbot.targets.local, "_TEXTS_AT_ONCE", 3)
+    assert close(whole, target.logprobs(prompts, texts))
+    distinct = sorted({prompt + text for prompt, text in zip(prompts, texts, strict=True)})
+    assert read == [distinct[start : start + 3] for start in range(0, len(distinct), 3)]
+    with pytest.raises(AuditError, match="pair 17:"):
+        target.logprobs(prompts, [*texts[:17], "x" * 5000, *texts[18:]])
 
 
 def test_texts_that_share_a_prompt_are_scored_like_each_alone(
@@ -704,7 +747,9 @@ def test_importing_the_package_imports_no_torch() -> None:
 def test_a_continuation_without_tokens_is_told_without_its_text(
     table_target: LocalTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hushbot.targets.local.encode_all_with_spans", lambda tokenizer, texts: [([], [])])
+    monkeypatch.setattr(
+        "hushbot.targets.local.encode_all_pieces", lambda tokenizer, texts: [[Piece("asecret", [], [])]]
+    )
     with pytest.raises(AuditError, match=r"pair 0: .* a continuation of 6 characters") as caught:
         table_target.logprobs(["a"], ["secret"])
     assert "secret" not in str(caught.value)

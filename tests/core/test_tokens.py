@@ -11,7 +11,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hushbot.errors import ConfigError
-from hushbot.tokens import Encoded, encode, encode_all_with_spans, encode_pieces, encode_with_spans, start_token
+from hushbot.tokens import (
+    Encoded,
+    encode,
+    encode_all_pieces,
+    encode_pieces,
+    encode_with_spans,
+    n_tokens_within,
+    start_token,
+)
 
 
 def make_tokenizer(**special: str) -> Any:
@@ -45,7 +53,19 @@ def test_every_text_comes_back_and_holds_no_control_token(text: str) -> None:
 
 @given(st.lists(LINES.map("".join), max_size=5))
 def test_many_texts_are_encoded_like_each_alone(texts: list[str]) -> None:
-    assert list(encode_all_with_spans(TOKENIZER, texts)) == [encode_with_spans(TOKENIZER, text) for text in texts]
+    found = list(encode_all_pieces(TOKENIZER, texts))
+    assert ["".join(piece.text for piece in cut) for cut in found] == texts
+    assert [[token for piece in cut for token in piece.ids] for cut in found] == [
+        encode(TOKENIZER, text) for text in texts
+    ]
+
+
+@given(LINES.map("".join), st.integers(0, 60))
+def test_the_tokens_within_some_characters_are_those_that_end_there(text: str, n_characters: int) -> None:
+    (cut,) = encode_all_pieces(TOKENIZER, [text])
+    spans = encode_with_spans(TOKENIZER, text).spans
+    expected = next((i for i, (_, end) in enumerate(spans) if end > n_characters), len(spans))
+    assert n_tokens_within(cut, n_characters) == expected
 
 
 def test_a_piece_of_many_texts_is_encoded_once() -> None:
@@ -56,7 +76,7 @@ def test_a_piece_of_many_texts_is_encoded_once() -> None:
         return TOKENIZER(texts, **settings)
 
     texts = [f"User: north\nBelief State: {i % 3}" for i in range(300)]
-    assert len(list(encode_all_with_spans(tokenizer, texts))) == 300
+    assert len(list(encode_all_pieces(tokenizer, texts))) == 300
     # So many texts at a time.
     assert [sorted(pieces) for pieces in asked] == [[" 0", " 1", " 2", "Belief State:", "User: north\n"]] * 2
 

@@ -17,7 +17,7 @@ Source: the score-based black box of the paper, section III-B2.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,11 @@ from hushbot.targets.guided import Grammar, Guided, Law, ask_for_guided, check_s
 from hushbot.targets.guided_local import GuidedSampler
 from hushbot.targets.sampler import Sampler, Until
 from hushbot.targets.scorer import Scored, score
-from hushbot.tokens import Encoded, encode, encode_all_with_spans, start_token
+from hushbot.tokens import encode, encode_all_pieces, n_tokens_within, start_token
 from hushbot.types import Decoding
+
+_TEXTS_AT_ONCE = 4096
+"""How many texts are tokenised and scored together: bounds the memory, whatever their number."""
 
 
 class LocalTarget:
@@ -241,7 +244,7 @@ class LocalTarget:
         start = start_token(self.tokenizer)
         known = {prompt: [start, *encode(self.tokenizer, prompt)] for prompt in dict.fromkeys(prompts)}
         for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-            self._check_length(f"prompt {index}", len(known[prompt]), limit)
+            _check_length(f"prompt {index}", len(known[prompt]), self.causal_lm.context_length, limit)
         return [known[prompt] for prompt in prompts]
 
     def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
@@ -254,44 +257,59 @@ class LocalTarget:
         """
         if len(prompts) != len(continuations):
             raise AuditError(f"{len(prompts)} prompts for {len(continuations)} continuations; give as many of each")
+        pairs = list(zip(prompts, continuations, strict=True))
         first_index: dict[tuple[str, str], int] = {}
-        for index, pair in enumerate(zip(prompts, continuations, strict=True)):
-            first_index.setdefault(pair, index)
-        for (_, continuation), index in first_index.items():
-            if not continuation:
+        by_text: dict[str, list[int]] = {}
+        for index, pair in enumerate(pairs):
+            if not pair[1]:
                 raise AuditError(
                     f"pair {index}: the continuation is empty, so it has no probability; leave the pair out"
                 )
-        encoded = encode_all_with_spans(self.tokenizer, [prompt + text for prompt, text in first_index])
-        scored = [
-            self._scored(index, *pair, found) for (pair, index), found in zip(first_index.items(), encoded, strict=True)
+            if first_index.setdefault(pair, index) == index:
+                by_text.setdefault(pair[0] + pair[1], []).append(index)
+        # Neighbours in the alphabet begin alike, and what texts share is read once only where they are read together.
+        texts = sorted(by_text) if len(by_text) > _TEXTS_AT_ONCE else list(by_text)
+        answers: dict[int, Tensor] = {}
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            answers |= self._score(pairs, {text: by_text[text] for text in texts[start : start + _TEXTS_AT_ONCE]})
+        return [
+            answers[index] if first_index[pair] == index else answers[first_index[pair]].clone()
+            for index, pair in enumerate(pairs)
         ]
+
+    def _score(self, pairs: Sequence[tuple[str, str]], by_text: Mapping[str, Sequence[int]]) -> dict[int, Tensor]:
+        """Return the scores of pairs by index, reading each text once for all pairs that it is the text of."""
+        start, limit, scored = start_token(self.tokenizer), self.causal_lm.context_length, list[Scored]()
+        firsts: dict[int, int] = {}
+        for indices, cut in zip(by_text.values(), encode_all_pieces(self.tokenizer, list(by_text)), strict=True):
+            ids = [start, *(token for piece in cut for token in piece.ids)]
+            _check_length(f"pair {indices[0]}", len(ids), limit)
+            for index in indices:
+                firsts[index] = 1 + n_tokens_within(cut, len(pairs[index][0]))
+                if firsts[index] == len(ids):
+                    raise AuditError(
+                        f"pair {index}: the tokenizer makes no token of a continuation of {len(pairs[index][1])} "
+                        "characters; leave the pair out"
+                    )
+            scored.append(Scored(indices[0], ids, min(firsts[index] for index in indices)))
         with self.causal_lm.reading():
             values = score(self.causal_lm, scored, batch_tokens=self.batch_tokens)
-        by_pair = dict(zip(first_index, values, strict=True))
-        # Copies: a caller that changes one answer must not change another.
-        return [by_pair[pair].clone() for pair in zip(prompts, continuations, strict=True)]
+        # Copies, as everywhere: a caller that changes one answer must not change another.
+        return {
+            index: value[firsts[index] - sequence.first :].clone()
+            for indices, sequence, value in zip(by_text.values(), scored, values, strict=True)
+            for index in indices
+        }
 
-    def _scored(self, index: int, prompt: str, continuation: str, encoded: Encoded) -> Scored:
-        ids, spans = encoded
-        first = next((i for i, (_, end) in enumerate(spans) if end > len(prompt)), None)
-        if first is None:
-            raise AuditError(
-                f"pair {index}: the tokenizer makes no token of a continuation of {len(continuation)} characters; "
-                "leave the pair out"
-            )
-        self._check_length(f"pair {index}", len(ids) + 1)
-        return Scored(index, [start_token(self.tokenizer), *ids], first + 1)
 
-    def _check_length(self, where: str, n_tokens: int, n_new: int = 0) -> None:
-        limit = self.causal_lm.context_length
-        # The last new token is never read back, so it needs no position.
-        if limit is not None and n_tokens + max(0, n_new - 1) > limit:
-            more = f" and {n_new} new ones" if n_new else ""
-            raise AuditError(
-                f"{where}: {n_tokens} tokens with start token{more} exceed the model's context of {limit};"
-                f" shorten the text{' or lower max_new_tokens' if n_new else ''}"
-            )
+def _check_length(where: str, n_tokens: int, limit: int | None, n_new: int = 0) -> None:
+    # The last new token is never read back, so it needs no position.
+    if limit is not None and n_tokens + max(0, n_new - 1) > limit:
+        more = f" and {n_new} new ones" if n_new else ""
+        raise AuditError(
+            f"{where}: {n_tokens} tokens with start token{more} exceed the model's context of {limit};"
+            f" shorten the text{' or lower max_new_tokens' if n_new else ''}"
+        )
 
 
 def _check_tokenizer(tokenizer: Any, model: CausalLM) -> None:
