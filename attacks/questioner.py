@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import one_line, render_state
 from hushbot.protocols import Target
 from hushbot.schema import Schema, Slot
+from hushbot.targets.target_rewriter import loaded_target
 from hushbot.types import Decoding, DialogueState, SlotValue
 
 TASKS = (
@@ -150,7 +151,7 @@ class TargetQuestioner:
 
     @cached_property
     def _model(self) -> Target:
-        return cast("Target", self.target if hasattr(self.target, "sample") else self.target())
+        return loaded_target(self.target)
 
     def _say(self, prompts: Sequence[str], n: int, seed: int) -> list[str]:
         if not prompts:

@@ -44,7 +44,7 @@ from hushbot.intervals import DEFAULT_BOOTSTRAP, from_draws
 from hushbot.prompts import STATE_MARKER, one_line, read_state, user_lines
 from hushbot.protocols import Target
 from hushbot.schema import Schema, Slot
-from hushbot.stats import unmeasured
+from hushbot.stats import as_estimate, unmeasured
 from hushbot.types import AttackResult, AuditSplit, Decoding, DialogueState, Estimate, Headline, Metric, Verdict
 
 METHODS = ("temperature", "model_against_model", "inter_temperature")
@@ -242,7 +242,7 @@ class SchemaProbe:
             metrics, n_queries = self._measure(target, true, seed)
         except AuditError as error:
             return self._result("inconclusive", unmeasured(f"a query failed: {error}"), [str(error)], started)
-        headline = _estimate(metrics[f"{self._name}/slot_f1"])
+        headline = as_estimate(metrics[f"{self._name}/slot_f1"])
         blind = _rates([_names(guessed_schema())], true)
         base, failure = None, ""
         notes = ["base control not measured: the target has no reference model"]
@@ -253,7 +253,7 @@ class SchemaProbe:
             except AuditError as error:
                 failure = f"base control not measured: a query failed: {error}"
                 notes = []
-        other = None if base is None else _estimate(base[f"{self._name}/slot_f1"])
+        other = None if base is None else as_estimate(base[f"{self._name}/slot_f1"])
         verdict, reason = _judge(headline, blind["slot_f1"], other)
         if failure:
             verdict, reason = "inconclusive", failure
@@ -401,12 +401,6 @@ def _judge(headline: Estimate, blind: Estimate, base: Estimate | None) -> tuple[
     if headline.low > bar:
         return "leak", f"the service's scope shows: slot F1 is at least {headline.low:.3f}, above {name} ({bar:.3f})"
     return "no_leak_detected", f"slot F1 {headline.value:.3f} does not lie above {name} (up to {bar:.3f})"
-
-
-def _estimate(metric: Metric) -> Estimate:
-    if not isinstance(metric, Estimate):
-        raise TypeError(f"{metric!r} is no Estimate; a headline needs one")
-    return metric
 
 
 def _names(schema: Schema) -> set[Pair]:

@@ -42,11 +42,11 @@ from hushbot.attacks.state_candidates import RANKINGS, Harvest, read_candidates,
 from hushbot.attacks.state_judgement import (
     MIN_CANDIDATES,
     RANKING,
-    Judged,
     Rule,
     judge,
     judged_metrics,
     overall,
+    shown,
 )
 from hushbot.attacks.state_metrics import (
     N_DRAWS,
@@ -60,7 +60,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.protocols import Target
 from hushbot.schema import Schema
-from hushbot.stats import Bootstrap, auc, orient, unmeasured
+from hushbot.stats import Bootstrap, as_estimate, auc, orient, unmeasured
 from hushbot.types import AttackResult, AuditSplit, Estimate, Headline, Metric
 
 ALL_MEMBERS = "members_all"
@@ -159,7 +159,7 @@ class UntargetedExtraction:
                 "base": base.metrics,
                 "difference": self._differences(found, sides, seed),
                 "randomisation_p": judged[self.decoder].p,
-                "judged": _shown(judged),
+                "judged": shown(judged),
             },
             queries=guide.n_queries + sum(map(_n_queries, found.values())) + base.n_queries,
             seconds=time.perf_counter() - started,
@@ -205,7 +205,7 @@ class UntargetedExtraction:
     ) -> tuple[Headline, dict[str, Metric]]:
         """Return the headline, and everything that is counted against the members."""
         metrics = self._measured(found, sides.equal_members, seed)
-        headline = self._headline(_estimate(metrics[self._key]))
+        headline = self._headline(as_estimate(metrics[self._key]))
         if len(split.members) > sides.n_equal:
             everyone = self._measured(found, sides.members, seed)
             metrics |= {f"{ALL_MEMBERS}/{name}": value for name, value in everyone.items()}
@@ -311,14 +311,6 @@ def find_schema(decoders: Sequence[Decoder], source: str, target: Target, gold: 
     return Guide(found.schema, found.n_queries, [note, *found.notes])
 
 
-def _shown(judged: Mapping[str, Judged]) -> dict[str, Any]:
-    """Return the registered tests as a control."""
-    return {
-        spec: {"verdict": found.verdict, "difference": found.difference, "randomisation_p": found.p}
-        for spec, found in judged.items()
-    }
-
-
 def _counts(found: Mapping[str, Found]) -> dict[str, Metric]:
     return {f"{spec}/{name}": n for spec, each in found.items() for name, n in each.harvest.counts.items()}
 
@@ -339,12 +331,6 @@ def _aucs(found: Mapping[str, Found], truth: StateIndex, seed: int) -> dict[str,
             method = f"{area.method} over candidates, dialogues taken as given"
             metrics[f"{spec}/{ranking}/hit_auc"] = area.model_copy(update={"method": method})
     return metrics
-
-
-def _estimate(metric: Metric) -> Estimate:
-    if not isinstance(metric, Estimate):
-        raise TypeError(f"{metric!r} is no Estimate; a headline needs one")
-    return metric
 
 
 def _n_queries(found: Found) -> int:

@@ -38,14 +38,14 @@ from hushbot.attacks.causes import rank_causes, repetition_causes
 from hushbot.attacks.completions import Side, complete, completion_metrics, precision_difference
 from hushbot.attacks.decoding import decoder_problems, parse_decoder, resolved
 from hushbot.attacks.state_extraction import Base, find_schema
-from hushbot.attacks.state_judgement import MIN_CANDIDATES, Judged, Rule, overall
+from hushbot.attacks.state_judgement import MIN_CANDIDATES, Rule, overall, shown
 from hushbot.attacks.state_sides import Sides, take_sides
 from hushbot.attacks.targeted_judgement import judge_sides
 from hushbot.attacks.targeted_prefixes import Prefix, collect_prefixes
 from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.schema import Schema
-from hushbot.stats import unmeasured
+from hushbot.stats import as_estimate, unmeasured
 from hushbot.types import AttackResult, AuditSplit, Estimate, Headline, Metric
 
 
@@ -169,7 +169,7 @@ class TargetedExtraction:
                 "nonmembers": self._measured(asked.nonmembers, seed) | prefixes.counts("nonmembers"),
                 "base": base.metrics,
                 "difference": self._differences(asked, seed),
-                "judged": _shown(judged),
+                "judged": shown(judged),
             },
             queries=guide.n_queries + asked.n_queries + base.n_queries + ranked.n_queries,
             seconds=time.perf_counter() - started,
@@ -227,9 +227,9 @@ class TargetedExtraction:
         return differences
 
     def _headline(self, metric: Metric) -> Headline:
-        if not isinstance(metric, Estimate):
-            raise TypeError(f"{metric!r} is no Estimate; a headline needs one")
-        return Headline(metric="state_precision", estimate=metric, key=f"{self.decoder}/none/state_precision")
+        return Headline(
+            metric="state_precision", estimate=as_estimate(metric), key=f"{self.decoder}/none/state_precision"
+        )
 
     def _failed(
         self, reason: str, started: float, verdict: Literal["inconclusive", "not_measured"] = "inconclusive"
@@ -241,11 +241,3 @@ class TargetedExtraction:
             seconds=time.perf_counter() - started,
             notes=[reason],
         )
-
-
-def _shown(judged: Mapping[str, Judged]) -> dict[str, Any]:
-    """Return the registered tests as a control."""
-    return {
-        spec: {"verdict": found.verdict, "difference": found.difference, "randomisation_p": found.p}
-        for spec, found in judged.items()
-    }

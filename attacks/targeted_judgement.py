@@ -35,12 +35,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from hushbot.attacks.completions import Completion, Side
-from hushbot.attacks.state_judgement import MIN_CANDIDATES, RANKING, Judged, Rule
+from hushbot.attacks.state_judgement import MIN_CANDIDATES, RANKING, Judged, Rule, decide
 from hushbot.attacks.state_metrics import N_DRAWS, deal
 from hushbot.attacks.state_sides import Sides
 from hushbot.intervals import FloatArray
 from hushbot.stats import Bootstrap, mean_difference, unmeasured
-from hushbot.types import DialogueState, Estimate
+from hushbot.types import DialogueState
 
 N_DEALS = 2000
 """Deals behind each p-value, at least."""
@@ -84,22 +84,12 @@ def judge_sides(members: Side, nonmembers: Side, sides: Sides, rule: Rule, seed:
             f"{MIN_CANDIDATES} decide nothing"
         )
         return Judged("inconclusive", reason, difference, p)
-    return _judged(first, second, difference, p, rule)
-
-
-def _judged(first: _Listed, second: _Listed, difference: Estimate, p: float, rule: Rule) -> Judged:
-    if difference.value is None or difference.low is None or difference.high is None:
-        return Judged("inconclusive", "the difference has no interval", difference, p)
-    found = (
+    compared = (
         f"completed states of {rule.min_triplets} or more triplets, correct ones among the best {len(first.hits)} of "
         f"the members ({first.n_states} were completed) minus among the best {len(second.hits)} of the non-members "
-        f"({second.n_states}): {difference.value:.3f} [{difference.low:.3f}, {difference.high:.3f}] "
-        f"at {100 * (1 - rule.size):.3g}%, randomisation p={p:.4f}"
+        f"({second.n_states}):"
     )
-    if difference.low > 0 and p <= rule.size:
-        return Judged("leak", f"{found}: above zero and above what random splits give", difference, p)
-    reason = f"{found}: a difference of up to {difference.high:.3f} stays compatible"
-    return Judged("no_leak_detected", reason, difference, p)
+    return decide(compared, difference, p, rule)
 
 
 def _listed(side: Side, clusters: dict[str, str], rule: Rule) -> _Listed:

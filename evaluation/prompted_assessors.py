@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 from hushbot.errors import AuditError
 from hushbot.prompts import one_line, render_state
 from hushbot.protocols import Target
+from hushbot.targets.target_rewriter import loaded_target
 from hushbot.types import Decoding, DialogueState
 
 PROTOCOL = """You judge how private facts are that a service bot remembers of one customer.
@@ -110,7 +111,7 @@ class TargetAssessor:
 
     @cached_property
     def _model(self) -> Target:
-        return cast("Target", self.target if hasattr(self.target, "sample") else self.target())
+        return loaded_target(self.target)
 
 
 @dataclass(frozen=True, kw_only=True)

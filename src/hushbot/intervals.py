@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from hushbot.errors import AuditError
-from hushbot.types import Estimate
+from hushbot.types import Estimate, Metric
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.intp]
@@ -73,6 +73,17 @@ def finite_array(name: str, values: ArrayLike) -> FloatArray:
 def unmeasured(reason: str, *, level: float = 0.95, n: int = 0) -> Estimate:
     """Return the estimate of something that was not measured; never zero."""
     return Estimate(value=None, level=level, n=n, method=f"not measured: {reason}")
+
+
+def as_estimate(metric: Metric) -> Estimate:
+    """Return a metric that is known to be an estimate.
+
+    Raises:
+        TypeError: It is a count or a bare number.
+    """
+    if not isinstance(metric, Estimate):
+        raise TypeError(f"{metric!r} is no Estimate; a headline needs one")
+    return metric
 
 
 def clopper_pearson(k: int, n: int, level: float = 0.95) -> Estimate:

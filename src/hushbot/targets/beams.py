@@ -32,7 +32,7 @@ from hushbot.targets.choosing import law_logits
 from hushbot.targets.guided import generator
 from hushbot.targets.guided_local import extended
 from hushbot.targets.row_cache import KeysValues
-from hushbot.targets.sampler import TokenFilter, decode
+from hushbot.targets.sampler import TokenFilter, cut_at_stop, decode, decode_after
 from hushbot.targets.token_tree import pack
 from hushbot.types import Decoding
 
@@ -62,6 +62,9 @@ class _Search:
     position: int
     number: int
     ids: list[int]
+    """Of the prompt, the start token first."""
+    text: str
+    """The prompt as its tokens spell it."""
     groups: list[list[_Beam]]
     finished: list[list[tuple[float, str]]] = field(default_factory=list)
     """Per group, (normalised score, text), best first."""
@@ -108,12 +111,15 @@ class BeamSearcher:
             distinct.setdefault(tuple(ids), []).append(position)
         # Without draws, prompts that are alike need one search.
         positions = [same[:1] if self.decoding.is_deterministic else same for same in distinct.values()]
-        searches = [
-            _Search(position, number, list(prompts[position]), [[_Beam((), 0.0, None)] for _ in range(n_groups)])
-            for same in positions
-            for position in same
-            for number in range(n_searches)
-        ]
+        searches = []
+        for same in positions:
+            ids = list(prompts[same[0]])
+            text = decode(self.tokenizer, ids[1:])
+            searches += [
+                _Search(position, number, ids, text, [[_Beam((), 0.0, None)] for _ in range(n_groups)])
+                for position in same
+                for number in range(n_searches)
+            ]
         at_once = max(1, self.batch_rows // n_beams)
         found: dict[tuple[int, int], list[str]] = {}
         for start in range(0, len(searches), at_once):
@@ -222,17 +228,10 @@ class BeamSearcher:
         if not self._stops.may_hold(tokens[-1]):
             return None
         text = self._text(search, tokens)
-        cut = min((at for at in map(text.find, self.decoding.stop) if at >= 0), default=None)
-        return None if cut is None else text[:cut]
+        return cut_at_stop(text, self.decoding.stop)
 
     def _text(self, search: _Search, tokens: Sequence[int]) -> str:
-        head, whole = decode(self.tokenizer, search.ids[1:]), decode(self.tokenizer, [*search.ids[1:], *tokens])
-        if not whole.startswith(head):
-            raise AuditError(
-                f"prompt {search.position}: the tokenizer decodes it differently once text follows; "
-                "end the prompt at a word boundary"
-            )
-        return whole[len(head) :]
+        return decode_after(self.tokenizer, search.text, [*search.ids[1:], *tokens], where=f"prompt {search.position}")
 
     def _result(self, search: _Search) -> list[str]:
         """Return the texts of a search, best first; with groups, the best of each group first.

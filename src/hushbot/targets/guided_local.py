@@ -47,7 +47,7 @@ from hushbot.targets.guided import (
 )
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
 from hushbot.targets.row_cache import KeysValues
-from hushbot.targets.sampler import TokenFilter, decode
+from hushbot.targets.sampler import TokenFilter, decode, decode_after
 from hushbot.targets.scorer import log_probabilities
 from hushbot.targets.token_tree import pack
 from hushbot.tokens import encode, start_token
@@ -296,13 +296,7 @@ class GuidedSampler:
     def _piece(self, row: _Row, ids: Sequence[int]) -> str:
         """Return the free piece so far."""
         head = decode(self.tokenizer, row.ids[1 : len(row.ids) - row.n_free])
-        whole = decode(self.tokenizer, ids[1:])
-        if not whole.startswith(head):
-            raise AuditError(
-                f"prompt {row.node.position}: the tokenizer decodes a text differently once more follows; "
-                "its free pieces cannot be told apart"
-            )
-        return whole[len(head) :]
+        return decode_after(self.tokenizer, head, ids[1:], where=f"prompt {row.node.position}")
 
     def _filter(self, rule: Free) -> TokenFilter:
         if rule.delimiters not in self._filters:

@@ -267,9 +267,9 @@ class Sampler:
         if not is_full and not is_watched and not self._stops.may_hold(token):
             return None
         text = self._text(draw)
-        cut = min((at for at in map(text.find, self._decoding.stop) if at >= 0), default=None)
+        cut = cut_at_stop(text, self._decoding.stop)
         if cut is not None:
-            return text[:cut]
+            return cut
         is_enough = is_watched and self._until is not None and self._until.is_enough(draw.position, text)
         return text if is_full or is_enough else None
 
@@ -278,13 +278,9 @@ class Sampler:
         return self._max_new_tokens if limits is None else min(limits[draw.position], self._max_new_tokens)
 
     def _text(self, draw: _Draw) -> str:
-        whole = self._decode(draw.prompt.ids[1:] + draw.tokens)
-        if not whole.startswith(draw.prompt.text):
-            raise AuditError(
-                f"prompt {draw.position}: the tokenizer decodes it differently once text follows, so its "
-                "continuation cannot be told apart; end the prompt at a word boundary"
-            )
-        return whole[len(draw.prompt.text) :]
+        return decode_after(
+            self._tokenizer, draw.prompt.text, draw.prompt.ids[1:] + draw.tokens, where=f"prompt {draw.position}"
+        )
 
     def _decode(self, ids: Sequence[int]) -> str:
         return decode(self._tokenizer, ids)
@@ -316,6 +312,27 @@ class TokenFilter:
         piece = piece[len(self._head) :]
         # A lone part of a character decodes to U+FFFD and may complete any character.
         return "\N{REPLACEMENT CHARACTER}" in piece or not self._characters.isdisjoint(piece)
+
+
+def decode_after(tokenizer: Any, head: str, ids: Sequence[int], *, where: str) -> str:
+    """Return what some tokens say behind a head that the first of them spell.
+
+    Raises:
+        AuditError: The tokenizer spells the head differently once text follows.
+    """
+    whole = decode(tokenizer, ids)
+    if not whole.startswith(head):
+        raise AuditError(
+            f"{where}: the tokenizer decodes it differently once text follows, so its "
+            "continuation cannot be told apart; end the prompt at a word boundary"
+        )
+    return whole[len(head) :]
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
+    """Return what stands before the first of some stop strings; None where a text holds none."""
+    cut = min((at for at in map(text.find, stops) if at >= 0), default=None)
+    return None if cut is None else text[:cut]
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:

@@ -52,6 +52,11 @@ class PretrainedTarget:
         return LocalTarget.from_pretrained(self.path, adapter=self.adapter)
 
 
+def loaded_target(component: Any) -> Target:
+    """Return a target as it is, or what a component that returns one gives when it is called."""
+    return cast("Target", component if hasattr(component, "sample") else component())
+
+
 @dataclass(frozen=True, kw_only=True)
 class TargetRewriter:
     """Rephrase with a model."""
@@ -93,7 +98,7 @@ class TargetRewriter:
 
     @cached_property
     def _model(self) -> Target:
-        return cast("Target", self.target if hasattr(self.target, "sample") else self.target())
+        return loaded_target(self.target)
 
     def _rephrase(self, sentences: Sequence[str]) -> dict[str, str]:
         if not sentences:
