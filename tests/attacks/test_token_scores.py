@@ -126,3 +126,34 @@ def test_a_perplexity_beyond_the_range_of_numbers_is_an_error() -> None:
     target.cost = 710.0
     with pytest.raises(AuditError, match="a loss of 710 per token has no finite perplexity"):
         score(target, [PREFIX], [" x"])
+
+
+@dataclass
+class Lettered:
+    """A target in which a token is a character, and its probability hangs on the character and its place alone."""
+
+    sizes: list[int] = field(default_factory=list)
+    reference: None = None
+
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        raise AssertionError("membership scores need no samples")
+
+    def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[torch.Tensor]:
+        self.sizes.append(len(prompts))
+        return [
+            torch.tensor([-float(ord(c) % 7 + 1) / (len(prompt) + i + 1) for i, c in enumerate(text)]).double()
+            for prompt, text in zip(prompts, continuations, strict=True)
+        ]
+
+
+def test_many_texts_are_asked_about_a_part_at_a_time_with_the_scores_of_one_alone() -> None:
+    suffixes = [f" Taxi(leave={i % 1500})" for i in range(2500)]
+    target = Lettered()
+    scores = score(target, [PREFIX] * len(suffixes), suffixes)
+    assert sum(target.sizes) == 3 * 1500
+    assert max(target.sizes) <= 3 * 1024
+    for i in (0, 7, 1499, 1500, 2499):
+        alone = score(Lettered(), [PREFIX], [suffixes[i]])
+        assert {name: values[i] for name, values in scores.items()} == {name: v[0] for name, v in alone.items()}
