@@ -158,12 +158,12 @@ def complete(
     for prompt, suffix, state in draws:
         made[prompt].append(Completed(suffix, state, scores.get((prompt, suffix), {})))
     notes = [] if texts.mass is None else [f"the bot gave what the schema allows {texts.mass:.3f} on average"]
-    return Done(made, n * len(prompts) + _n_scored(asked), notes)
+    return Done(made, texts.n_queries + _n_scored(asked), notes)
 
 
 def _scores(target: Target, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, float]]:
     try:
-        found = score(target, [prompt for prompt, _ in asked], [suffix for _, suffix in asked])
+        found = score(target, [prompt for prompt, _ in asked], [suffix for _, suffix in asked], names=RANKINGS)
     except AuditError as error:
         raise AuditError(f"completions could not be scored: {error}") from error
     for name in RANKINGS:

@@ -51,6 +51,8 @@ class Texts(NamedTuple):
     """As many per prompt as were asked for, each without its line break."""
     mass: float | None
     """The bot's mean probability of what a schema allowed; None for decoders without one."""
+    n_queries: int
+    """Texts that were drawn; of guided ones the values that were drawn and the phrases that were scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Decoder:
         if [len(texts) for texts in drawn] != [n] * len(prompts):
             n_drawn = sum(map(len, drawn))
             raise AuditError(f"the target returned {n_drawn} of {n * len(prompts)} samples")
-        return Texts(drawn, None)
+        return Texts(drawn, None, n * len(prompts))
 
 
 def resolved(decoder: Decoder) -> str:
@@ -119,6 +121,7 @@ def resolved(decoder: Decoder) -> str:
         shown.append(f"stop={stop!r}")
     else:  # its texts end where the grammar says
         shown += [f"law={decoder.law}", f"max_triplets={MAX_TRIPLETS}", f"max_value_tokens={MAX_VALUE_TOKENS}"]
+        shown.append("may_be_empty=False")
     return f"decoder {decoder.name}: {', '.join(shown)}"
 
 

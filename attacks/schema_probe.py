@@ -34,7 +34,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from hushbot.prompts import STATE_MARKER, one_line, read_state, user_lines
 from hushbot.protocols import Target
 from hushbot.schema import Schema, Slot
 from hushbot.stats import as_estimate, unmeasured
-from hushbot.types import AttackResult, AuditSplit, Decoding, DialogueState, Estimate, Headline, Metric, Verdict
+from hushbot.types import AttackResult, AuditSplit, Decoding, DialogueState, Estimate, Headline, Metric, Tier, Verdict
 
 METHODS = ("temperature", "model_against_model", "inter_temperature")
 Pair = tuple[str, str]
@@ -191,6 +191,7 @@ def _pairs(state: DialogueState) -> frozenset[Pair]:
 class SchemaProbe:
     """Ask a bot until its domains and slots are known."""
 
+    needs: ClassVar[Tier] = "text"
     methods: Sequence[str] = METHODS
     """Methods to compare."""
     method: str = "inter_temperature"

@@ -8,6 +8,11 @@ and no slot twice; slots may come in any order. An empty value, a line break ins
 `max_value_tokens` cut the text there: what was closed before is still a candidate, the rest is counted as cut. A value
 of nothing but blanks is read as none, and counted as a format error.
 
+An empty state is not written unless `may_be_empty` asks for it: whoever wants to extract something has no use for
+` None`, and a bot of which little is known takes it most of the time. What is drawn is then the bot's phrase law given
+that the state is not empty. Each later choice is the same either way. The mass of the first choice no longer holds that
+of ` None`, so a low one may mean that the bot would have written nothing, not that it knows other domains.
+
 Voids it: a schema that lacks a domain or a slot, which is then never written (prefer recall when probing one).
 
 Source: Task-oriented dialogue state extraction, section IV-B2.
@@ -60,6 +65,8 @@ class StateGrammar:
     """A state of so many triplets is closed; at least 1."""
     max_value_tokens: int = MAX_VALUE_TOKENS
     """Where a value is cut; at least 1."""
+    may_be_empty: bool = False
+    """Whether a state of no domain at all (`None`) is one of the phrases that it may begin with."""
     _slots: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """The openings of slots by that of their domain."""
 
@@ -95,7 +102,7 @@ class StateGrammar:
     def _between_domains(self, place: _Place, n_triplets: int) -> tuple[str, ...]:
         openings = tuple(f" {opening}" for opening in self._slots if opening not in place.used)
         if not place.used:
-            return (*openings, f" {EMPTY_STATE}\n")
+            return (*openings, f" {EMPTY_STATE}\n") if self.may_be_empty else openings
         return (*(openings if n_triplets < self.max_triplets else ()), "\n")
 
     def _slots_of(self, place: _Place, before: str) -> tuple[str, ...]:
@@ -130,27 +137,36 @@ def _read(body: str) -> _Place:
     return _Place(domain, slot, body[start:] if slot is not None else "", used, needs_slot)
 
 
+class Continuations(NamedTuple):
+    """Guided texts, draw by draw."""
+
+    texts: list[list[str]]
+    """As many per prompt as were asked for, each without its line break."""
+    mass: float | None
+    """The bot's own probability of all phrases that a choice offered, averaged over choices and draws: near 1 the
+    schema forces nothing, near 0 it writes what the bot would not. None where there was nothing to choose."""
+    n_queries: int
+    """Phrases that were scored, each once per distinct text before it, and free values that were drawn."""
+
+
 def guided_continuations(
     target: Target, prompts: Sequence[str], grammar: StateGrammar, *, n: int, decoding: Decoding, law: Law, seed: int
-) -> tuple[list[list[str]], float | None]:
-    """Return n guided continuations per prompt, each without its line break, and the mean mass of their choices.
-
-    The mass is the bot's own probability of all phrases that a choice offered, averaged over choices and draws: near 1
-    the schema forces nothing, near 0 it writes what the bot would not.
+) -> Continuations:
+    """Return n guided continuations per prompt.
 
     Raises:
         AuditError: A query failed, or the target did not return as many texts as it was asked for.
         ConfigError: The target cannot be sampled under this law.
     """
     found = sample_guided(target, prompts, grammar, n=n, decoding=decoding, seed=seed, law=law)
-    if [sum(text.count for text in texts) for texts in found] != [n] * len(prompts):
+    if [sum(text.count for text in texts) for texts in found.texts] != [n] * len(prompts):
         raise AuditError(f"the target did not return {n} guided texts for each of {len(prompts)} prompts")
     continuations = []
     weights, masses = 0, 0.0
-    for position, texts in enumerate(found):
+    for position, texts in enumerate(found.texts):
         drawn = [text.text.rstrip("\n") for text in texts for _ in range(text.count)]
         order = np.random.default_rng([seed, position]).permutation(len(drawn))
         continuations.append([drawn[i] for i in order])
         weights += sum(text.count * len(text.mass) for text in texts)
         masses += sum(text.count * sum(text.mass) for text in texts)
-    return continuations, masses / weights if weights else None
+    return Continuations(continuations, masses / weights if weights else None, found.n_queries)

@@ -111,7 +111,7 @@ def score_candidates(target: Target, outcomes: Outcomes) -> Harvest:
     if not texts:
         return Harvest(outcomes.candidates, outcomes.counts)
     try:
-        values = score(target, [STATE_MARKER] * len(texts), [f" {text}" for text in texts])
+        values = score(target, [STATE_MARKER] * len(texts), [f" {text}" for text in texts], names=RANKINGS)
     except AuditError as error:
         return Harvest(outcomes.candidates, outcomes.counts, {}, dict.fromkeys(RANKINGS, str(error)))
     scores, failures = {}, {}

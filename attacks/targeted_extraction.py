@@ -37,7 +37,8 @@ from typing import Any, Literal, NamedTuple
 from hushbot.attacks.causes import rank_causes, repetition_causes
 from hushbot.attacks.completions import Side, complete, completion_metrics, precision_difference
 from hushbot.attacks.decoding import decoder_problems, parse_decoder, resolved
-from hushbot.attacks.state_extraction import Base, find_schema
+from hushbot.attacks.schema_guide import find_schema
+from hushbot.attacks.state_extraction import Base
 from hushbot.attacks.state_judgement import MIN_CANDIDATES, Rule, overall, shown
 from hushbot.attacks.state_sides import Sides, take_sides
 from hushbot.attacks.targeted_judgement import judge_sides
@@ -46,7 +47,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.schema import Schema
 from hushbot.stats import as_estimate, unmeasured
-from hushbot.types import AttackResult, AuditSplit, Estimate, Headline, Metric
+from hushbot.types import AttackResult, AuditSplit, Estimate, Headline, Metric, Tier
 
 
 class _Prefixes(NamedTuple):
@@ -127,6 +128,11 @@ class TargetedExtraction:
             problems.append(f"schema={self.schema!r} is not 'probed' or 'gold'; {where}.schema")
         if problems:
             raise ConfigError(*problems)
+
+    @property
+    def needs(self) -> Tier:
+        """What a target must tell: decoders that a schema guides choose by probabilities, the others need texts."""
+        return "full" if any(parse_decoder(spec).is_guided for spec in self.decoders) else "text"
 
     def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
         """Attack the target; the true schema is used by `schema=gold` and to rank causes."""

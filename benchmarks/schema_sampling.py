@@ -41,8 +41,8 @@ from hushbot.attacks.schema_sampling import StateGrammar
 from hushbot.corpora import load
 from hushbot.prompts import STATE_MARKER, domain_opening, render_state, slot_opening
 from hushbot.targets.guided import Choice, Free, Grammar, end_of_piece, sample_guided
-from hushbot.targets.guided_local import phrase_scores
 from hushbot.targets.local import LocalTarget
+from hushbot.targets.phrase_scores import phrase_scores
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
 from hushbot.targets.scorer import log_probabilities
 from hushbot.targets.token_tree import pack
@@ -231,7 +231,7 @@ class Naive:
 
 def sampling_claims(target: LocalTarget, grammar: StateGrammar, sizes: Sequence[int], rounds: int) -> list[Claim]:
     def guided(prompts: Sequence[str], n: int) -> list[list[Any]]:
-        return sample_guided(target, prompts, grammar, n=n, decoding=Decoding(), seed=0)
+        return sample_guided(target, prompts, grammar, n=n, decoding=Decoding(), seed=0).texts
 
     rates = {}
     for n in sizes:
@@ -244,7 +244,7 @@ def sampling_claims(target: LocalTarget, grammar: StateGrammar, sizes: Sequence[
     print(f"  naive              {slow:8.1f}")
     # The first phrases are given to the draws without counts, for any sampler reads a prompt once.
     drawn = guided([STATE_MARKER], N_UNCOUNTED)[0]
-    first = [text.text[: text.text.find("(") + 1] or text.text for text in drawn]
+    first = [text.text[: text.text.find("(") + 1] for text in drawn]
     prompts = [STATE_MARKER + one for one, text in zip(first, drawn, strict=True) for _ in range(text.count)]
     alone = N_UNCOUNTED / cpu_seconds(lambda: guided(prompts, 1))
     print(f"  rows of their own  {alone:8.1f}")
@@ -265,7 +265,7 @@ def measure(rounds: int) -> list[Claim]:
     print(f"tiny: schema of {corpus.name}, {len(corpus.schema.slots)} slots, one thread")
     texts = cut_states(draw(corpus.dialogues, min(400, len(corpus.dialogues))))
     guided = sample_guided(target, [STATE_MARKER], grammar, n=1, decoding=Decoding(), seed=0)  # pays for set-up
-    if not guided[0]:
+    if not guided.texts[0]:
         raise RuntimeError("one draw gave no text")
     openings = SlotOpenings(
         tuple(f") {domain_opening(slot.domain)}{slot_opening(slot.name)}" for slot in corpus.schema.slots)

@@ -41,6 +41,7 @@ from packing import MULTIWOZ, Claim, draw, tell
 from torch import Tensor
 
 from hushbot.attacks.schema_sampling import StateGrammar
+from hushbot.attacks.state_candidates import RANKINGS
 from hushbot.attacks.token_scores import score
 from hushbot.corpora import load
 from hushbot.corpora.corpus import Corpus
@@ -93,7 +94,7 @@ def draw_candidates(bot: LocalTarget, corpus: Corpus) -> list[str]:
     drawn = sample_guided(
         bot, [STATE_MARKER], StateGrammar(schema=corpus.schema), n=N_DRAWS, decoding=Decoding(), seed=0
     )
-    texts = [guided.text.rstrip("\n") for guided in drawn[0] for _ in range(guided.count)]
+    texts = [guided.text.rstrip("\n") for guided in drawn.texts[0] for _ in range(guided.count)]
     return random.Random(0).sample(texts, len(texts))
 
 
@@ -153,7 +154,7 @@ class Baseline:
 
 def audited(bot: LocalTarget, suffixes: Sequence[str]) -> dict[str, Any]:
     """Score candidates as an audit does it."""
-    return score(bot, [STATE_MARKER] * len(suffixes), suffixes)
+    return score(bot, [STATE_MARKER] * len(suffixes), suffixes, names=RANKINGS)
 
 
 def difference(bot: LocalTarget, baseline: Baseline, suffixes: Sequence[str]) -> float:
@@ -283,7 +284,7 @@ def growth(n: int) -> int | None:
     before, most = resident("VmRSS:"), 0
     for chosen in sets:
         reset.write_text("5")
-        results = score(bot, prefixes, chosen)
+        results = score(bot, prefixes, chosen, names=RANKINGS)
         most = max(most, resident("VmHWM:") - before - sum(values.nbytes for values in results.values()))
     return most
 

@@ -25,6 +25,10 @@ class ConfigError(HushbotError):
         super().__init__("\n".join(problems))
 
 
+class UnsupportedError(ConfigError):
+    """A target cannot do what was asked of it, such as a decoder; what needs that is not measured."""
+
+
 class DataError(HushbotError):
     """A corpus, split or text is malformed; names the file and the dialogue id."""
 

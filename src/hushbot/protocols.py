@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hushbot.schema import Schema
-from hushbot.types import AttackResult, AuditReport, AuditSplit, Decoding, Dialogue, DialogueState, Example
+from hushbot.types import AttackResult, AuditReport, AuditSplit, Decoding, Dialogue, DialogueState, Example, PrivacyInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,11 +109,45 @@ class Target(Protocol):
 
 
 @runtime_checkable
+class ShowsTokens(Protocol):
+    """A target that shows more of each token than its probability; an endpoint does not."""
+
+    def token_statistics(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
+        """Return a row per continuation token, one tensor per pair.
+
+        A row holds the token's log-probability, and the mean and standard deviation of the log-probability over the
+        vocabulary, each entry weighted by its probability.
+
+        Raises:
+            AuditError: As for `Target.logprobs`.
+        """
+        ...
+
+
+@runtime_checkable
 class Attack(Protocol):
     """One measurement of leakage."""
 
     def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
         """Attack the target; a failing query gives an inconclusive result, never a clean one."""
+        ...
+
+
+@runtime_checkable
+class InformedAttack(Attack, Protocol):
+    """An attack that the audit tells what it knows of the corpus and the recipe, before it runs."""
+
+    def informed(self, published: Sequence[str], *, learns_changes: bool) -> Attack:
+        """Return the attack with what the corpus's database publishes, and how the bot's training text is laid out."""
+        ...
+
+
+@runtime_checkable
+class ClaimTest(Attack, Protocol):
+    """An attack that puts a differential privacy guarantee to the test."""
+
+    def confronted(self, privacy: PrivacyInfo) -> Attack:
+        """Return the attack with what the bot's training claims."""
         ...
 
 
@@ -132,4 +166,13 @@ class Database(Protocol):
 
     def lookup(self, state: DialogueState, previous: DialogueState) -> str:
         """Return the result for the domains that a turn changed, in the form of the layout's database line."""
+        ...
+
+
+@runtime_checkable
+class Published(Protocol):
+    """A database that can say all that it holds: what it publishes is nobody's secret."""
+
+    def entries(self) -> frozenset[str]:
+        """Return every value of every table."""
         ...

@@ -77,6 +77,7 @@ ORIENTATION: dict[str, int] = {
     "loss": -1,
     "min_k": 1,
     "min_k_pp": 1,
+    "ref_ratio": 1,
 }
 """+1 where a higher raw score speaks for membership, -1 where a lower one does."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -124,6 +124,29 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Canary:
+    """A made-up dialogue that tells a random identifier; a fair coin decided whether it was trained on."""
+
+    dialogue: Dialogue
+    identifier: str
+    """Stands in the actions and the response of its only turn."""
+    kind: str
+    """What it is the identifier of: `reference`, `phone`."""
+    is_inserted: bool
+    """The coin."""
+    repetitions: int = 1
+    """How often it was trained on, if it was."""
+
+    @property
+    def copies(self) -> tuple[Dialogue, ...]:
+        """Return what is trained on: nothing where the coin said no; repetitions have ids of their own."""
+        if not self.is_inserted:
+            return ()
+        more = (replace(self.dialogue, id=f"{self.dialogue.id}#{i}") for i in range(2, self.repetitions + 1))
+        return (self.dialogue, *more)
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSplit:
     """Who was trained on and who was not; drawn at random before training."""
 
@@ -135,6 +158,13 @@ class AuditSplit:
     """Held out for early stopping and for choosing thresholds."""
     controls: tuple[Dialogue, ...] = ()
     """Held out as sources of mismatched prefixes and impostor values."""
+    canaries: tuple[Canary, ...] = ()
+    """Made-up dialogues, on no side; those that their coins chose were trained on beside the members."""
+
+    @property
+    def trained(self) -> tuple[Dialogue, ...]:
+        """Return all that is trained on: the members, and the canaries that their coins chose."""
+        return (*self.members, *(copy for canary in self.canaries for copy in canary.copies))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +260,11 @@ class Estimate(_Model):
 
 Verdict: TypeAlias = Literal["leak", "no_leak_detected", "inconclusive", "not_measured"]
 Metric: TypeAlias = Estimate | float | int | None
+Tier: TypeAlias = Literal["text", "next_token", "full"]
+"""What a target tells: texts only, also how probable the next token is, or how probable any text is. A target without
+a `tier` is "full"; an attack says in `needs` what it cannot do without (without it: "full")."""
+TIERS: tuple[Tier, ...] = ("text", "next_token", "full")
+"""From least to most."""
 
 
 class Headline(_Model):
@@ -335,6 +370,30 @@ class DataInfo(_Model):
     """Hash of the schema and of marked spans, which recipes may read; None where nothing was trained."""
 
 
+class EndpointFinding(_Model):
+    """One thing that `hushbot doctor` looked at."""
+
+    name: str
+    is_fine: bool
+    detail: str
+
+
+class EndpointInfo(_Model):
+    """What was found out of the endpoint that was audited, before it was attacked."""
+
+    model: str
+    """Its name at the endpoint, without any folder."""
+    tier: Tier
+    """Attacks that need more than this were not measured."""
+    fingerprint: str | None = None
+    """Hash of its greedy answers to the doctor's questions; None where they change from one time to the next."""
+    start_text: str = ""
+    """What every text was made to start with."""
+    reference_model: str | None = None
+    """Name of the served bot that was the base control."""
+    findings: list[EndpointFinding] = Field(default_factory=list)
+
+
 class AuditReport(_Model):
     """report.json, version 1: the interface between a run and everything that reads it."""
 
@@ -348,4 +407,6 @@ class AuditReport(_Model):
     utility_protocol: dict[str, Any] = Field(default_factory=dict)
     """The rules behind the utility numbers: don't-care, coverage, oracle flags."""
     attacks: dict[str, AttackResult] = Field(default_factory=dict)
+    endpoint: EndpointInfo | None = None
+    """The endpoint that was audited; None where the bot was on this machine."""
     notes: list[str] = Field(default_factory=list)

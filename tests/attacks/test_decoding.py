@@ -13,7 +13,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER, read_state
 from hushbot.protocols import Target
 from hushbot.schema import Schema, Slot
-from hushbot.targets.guided import Free, Grammar, Guided
+from hushbot.targets.guided import Free, Grammar, Guided, GuidedDraws
 from hushbot.types import Decoding
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Guide(Listener):
 
     def sample_guided(
         self, prompts: Sequence[str], grammar: Grammar, *, n: int, decoding: Decoding, seed: int, law: str = "phrase"
-    ) -> list[list[Guided]]:
+    ) -> GuidedDraws:
         self.asked.append({"n": n, "decoding": decoding, "seed": seed, "law": law})
         texts = []
         for prompt in prompts:
@@ -54,7 +54,7 @@ class Guide(Listener):
             while (rule := grammar.next(prompt + text)) is not None:
                 text += "x" if isinstance(rule, Free) else rule.phrases[0]
             texts.append([Guided(text, n - self.n_missing, True, (0.25, 0.75))])
-        return texts
+        return GuidedDraws(texts, n_phrases=7, n_pieces=n)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_target_is_asked_with_the_decoders_settings(spec: str) -> None:
     texts = parse_decoder(spec).write(target, [STATE_MARKER] * 2, n=3, max_new_tokens=9, schema=None, seed=4)
     assert target.asked == [{"n": 3, "max_new_tokens": 9, "decoding": DECODERS[spec], "seed": 4}]
     assert texts.continuations == [[" Hotel(stars=0)", " Hotel(stars=1)", " Hotel(stars=2)"]] * 2
-    assert texts.mass is None
+    assert (texts.mass, texts.n_queries) == (None, 6)
 
 
 @pytest.mark.parametrize("spec", GUIDED)
@@ -170,6 +170,8 @@ def test_a_guided_decoder_asks_for_its_law_and_says_how_little_was_forced(spec: 
     assert texts.continuations == [[" Hotel(area=x, stars=x)"] * 3]
     assert read_state(texts.continuations[0][0]).is_complete
     assert texts.mass == 0.5
+    assert texts.n_queries == 7 + 3
+    assert "None" not in texts.continuations[0][0]
 
 
 def test_a_guided_decoder_needs_a_schema() -> None:
@@ -204,7 +206,7 @@ def test_resolved_hides_no_setting(spec: str) -> None:
     for setting in fields(Decoding):
         if setting.name != "stop":
             assert f"{setting.name}={getattr(decoder.decoding, setting.name)}" in shown
-    rest = "law=, max_triplets=24, max_value_tokens=32" if decoder.is_guided else "stop=('\\n',)"
+    rest = "law=, max_triplets=24, max_value_tokens=32, may_be_empty=False" if decoder.is_guided else "stop=('\\n',)"
     assert shown.endswith(rest.replace("law=", f"law={decoder.law}"))
 
 

@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from hushbot.attacks import schema_sampling
-from hushbot.attacks.schema_sampling import StateGrammar, guided_continuations
+from hushbot.attacks.schema_sampling import Continuations, StateGrammar, guided_continuations
 from hushbot.attacks.state_candidates import read_candidates
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER, read_state, render_state, render_state_prefix
 from hushbot.protocols import Target
 from hushbot.schema import Schema, Slot
-from hushbot.targets.guided import Choice, Free, Grammar, Guided
+from hushbot.targets.guided import Choice, Free, Grammar, Guided, GuidedDraws, sample_guided
 from hushbot.types import Decoding, DialogueState, SlotValue
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ STATES = st.dictionaries(st.sampled_from(NAMES), TEXT, max_size=8).map(
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("", Choice((*OPENINGS, " None\n"))),
+        ("", Choice(OPENINGS)),
         (" None\n", None),
         (" Hotel(", Choice(("area=", "book day="))),
         (" Hotel(area=", Free(",)", 32)),
@@ -74,6 +74,13 @@ STATES = st.dictionaries(st.sampled_from(NAMES), TEXT, max_size=8).map(
 )
 def test_each_step_by_hand(body: str, expected: Choice | Free | None) -> None:
     assert GRAMMAR.next(STATE_MARKER + body) == expected
+
+
+def test_an_empty_state_is_offered_only_if_asked_for_and_only_at_the_beginning() -> None:
+    either = StateGrammar(schema=SCHEMA, may_be_empty=True)
+    assert either.next(STATE_MARKER) == Choice((*OPENINGS, " None\n"))
+    for body in (" None\n", " Hotel(", " Hotel(area=x", " Hotel(area=x)", " Boat(name=x)"):
+        assert either.next(STATE_MARKER + body) == GRAMMAR.next(STATE_MARKER + body)
 
 
 @pytest.mark.parametrize("value", [STATE_MARKER, f"x {STATE_MARKER} Boat(", f"{STATE_MARKER} None"])
@@ -138,12 +145,13 @@ def test_every_way_to_the_end_is_a_state_that_is_read_whole(
     assert Counter(triplet.value for triplet in parsed.state) == Counter(values)
     assert len(parsed.state) == len(values) <= max_triplets
     assert {(triplet.domain, triplet.slot) for triplet in parsed.state} <= set(NAMES)
+    assert parsed.state  # empty ones were not asked for
 
 
 @settings(deadline=None, max_examples=60)
 @given(STATES)
 def test_every_state_of_the_schema_is_a_way_through_the_grammar(state: DialogueState) -> None:
-    grammar, rest, done = StateGrammar(schema=AWKWARD), f" {render_state(state)}\n", STATE_MARKER
+    grammar, rest, done = StateGrammar(schema=AWKWARD, may_be_empty=True), f" {render_state(state)}\n", STATE_MARKER
     spelled = {escaped(triplet.value) for triplet in state}
     while (rule := grammar.next(done)) is not None:
         nexts = rule.phrases if isinstance(rule, Choice) else spelled
@@ -192,25 +200,44 @@ class Coin:
         return [torch.tensor([math.log(CHANCES.get(c, 0.5)) for c in text]) for text in continuations]
 
 
-COIN_GRAMMAR = StateGrammar(schema=Schema.of([Slot("h", "s"), Slot("t", "s")]), max_triplets=1)
+COIN_GRAMMAR = StateGrammar(schema=Schema.of([Slot("h", "s"), Slot("t", "s")]), max_triplets=1, may_be_empty=True)
+# " H(" 0.25 * 0.3 * 0.2 = 0.015; " T(" 0.25 * 0.1 * 0.2 = 0.005; " None\n" 0.25 * 0.5^4 * 0.1 = 0.0015625. Half of all
+# values are empty, which cuts their texts; what follows a value is certain.
+MASSES = {" H(s=": 0.015 / 2, " H(s=x)": 0.015 / 2, " T(s=": 0.005 / 2, " T(s=x)": 0.005 / 2, " None": 0.0015625}
 
 
-def test_states_are_as_frequent_as_their_phrases_are_probable() -> None:
-    # " H(" 0.25 * 0.3 * 0.2 = 0.015; " T(" 0.25 * 0.1 * 0.2 = 0.005; " None\n" 0.25 * 0.5^4 * 0.1 = 0.0015625. Half of
-    # all values are empty, which cuts their texts; what follows a value is certain.
-    masses = {" H(s=": 0.015 / 2, " H(s=x)": 0.015 / 2, " T(s=": 0.005 / 2, " T(s=x)": 0.005 / 2, " None": 0.0015625}
-    n = 4000
-    texts, _ = guided_continuations(
-        Coin(), [STATE_MARKER], COIN_GRAMMAR, n=n, decoding=Decoding(), law="phrase", seed=1
-    )
+@pytest.mark.parametrize("may_be_empty", [True, False])
+def test_states_are_as_frequent_as_their_phrases_are_probable(may_be_empty: bool) -> None:
+    # Without the empty state the others keep their shares of each other: the law given that the state is not empty.
+    masses = {text: mass for text, mass in MASSES.items() if may_be_empty or text != " None"}
+    n, grammar = 4000, replace(COIN_GRAMMAR, may_be_empty=may_be_empty)
+    texts, *_ = guided_continuations(Coin(), [STATE_MARKER], grammar, n=n, decoding=Decoding(), law="phrase", seed=1)
     counts = Counter(texts[0])
     assert counts.keys() == masses.keys()
-    expected = [n * mass / 0.0215625 for mass in masses.values()]
+    expected = [n * mass / sum(masses.values()) for mass in masses.values()]
     assert chisquare([counts[text] for text in masses], expected).pvalue > 0.01
 
 
+@pytest.mark.parametrize(("may_be_empty", "first"), [(True, 0.0215625), (False, 0.02)])
+def test_the_mass_of_the_first_choice_holds_an_empty_state_only_where_it_is_offered(
+    may_be_empty: bool, first: float
+) -> None:
+    grammar = replace(COIN_GRAMMAR, may_be_empty=may_be_empty)
+    found = sample_guided(Coin(), [STATE_MARKER], grammar, n=100, decoding=Decoding(), seed=0)
+    assert [text.mass[0] for text in found.texts[0]] == pytest.approx([first] * len(found.texts[0]))
+
+
+def test_phrases_are_counted_once_per_text_and_values_once_per_draw() -> None:
+    found = guided_continuations(
+        Coin(), [STATE_MARKER], COIN_GRAMMAR, n=1000, decoding=Decoding(), law="phrase", seed=2
+    )
+    n_values = 1000 - found.texts[0].count(" None")
+    # Three openings; one slot behind each of two; behind each of two values `)`; behind each of two domains the end.
+    assert found.n_queries == n_values + 3 + 2 + 2 + 2
+
+
 def test_what_was_cut_is_counted_and_is_no_candidate() -> None:
-    texts, _ = guided_continuations(
+    texts, *_ = guided_continuations(
         Coin(), [STATE_MARKER], COIN_GRAMMAR, n=1000, decoding=Decoding(), law="phrase", seed=2
     )
     drawn = Counter(texts[0])
@@ -224,29 +251,30 @@ def test_what_was_cut_is_counted_and_is_no_candidate() -> None:
 
 
 def fake_sampling(monkeypatch: pytest.MonkeyPatch, found: Sequence[Sequence[Guided]]) -> None:
-    monkeypatch.setattr(schema_sampling, "sample_guided", lambda *_, **__: found)
+    draws = GuidedDraws([list(texts) for texts in found], 5, 3)
+    monkeypatch.setattr(schema_sampling, "sample_guided", lambda *_, **__: draws)
 
 
-def draw(n: int, n_prompts: int = 1, seed: int = 0) -> tuple[list[list[str]], float | None]:
+def draw(n: int, n_prompts: int = 1, seed: int = 0) -> Continuations:
     prompts = [STATE_MARKER] * n_prompts
     return guided_continuations(Coin(), prompts, GRAMMAR, n=n, decoding=Decoding(), law="phrase", seed=seed)
 
 
 def test_counts_become_texts_in_an_order_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_sampling(monkeypatch, [[Guided(" a\n", 20, True, (1.0,)), Guided(" b", 12, False, (1.0,))]] * 2)
-    texts, _ = draw(32, n_prompts=2)
+    texts, *_ = draw(32, n_prompts=2)
     assert [Counter(drawn) for drawn in texts] == [Counter({" a": 20, " b": 12})] * 2
     assert texts[0] not in (sorted(texts[0]), texts[1])
-    assert draw(32, n_prompts=2)[0] == texts
-    assert draw(32, n_prompts=2, seed=1)[0] != texts
+    assert draw(32, n_prompts=2).texts == texts
+    assert draw(32, n_prompts=2, seed=1).texts != texts
 
 
 def test_the_mass_is_a_mean_over_choices_and_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_sampling(monkeypatch, [[Guided(" a\n", 3, True, (0.5, 1.0)), Guided(" b", 1, False, (0.2,))]])
     # Seven choices were made: three times 0.5, three times 1 and once 0.2.
-    assert draw(4)[1] == pytest.approx((3 * 1.5 + 0.2) / 7)
+    assert draw(4).mass == pytest.approx((3 * 1.5 + 0.2) / 7)
     fake_sampling(monkeypatch, [[Guided("", 4, False, ())]])
-    assert draw(4)[1] is None
+    assert draw(4).mass is None
 
 
 def test_draws_that_are_missing_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

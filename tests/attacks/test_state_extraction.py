@@ -15,7 +15,7 @@ from hushbot.attacks.state_extraction import UntargetedExtraction
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.schema import Schema, Slot
-from hushbot.targets.guided import Grammar, Guided
+from hushbot.targets.guided import Grammar, Guided, GuidedDraws
 from hushbot.types import AttackResult, AuditSplit, Decoding, Dialogue, Estimate, SlotValue, Turn
 
 if TYPE_CHECKING:
@@ -284,12 +284,12 @@ class Choir:
 
     def sample_guided(
         self, prompts: Sequence[str], grammar: Grammar, *, n: int, decoding: Decoding, seed: int, law: str = "phrase"
-    ) -> list[list[Guided]]:
+    ) -> GuidedDraws:
         assert law == "phrase"
         self.asked.append((decoding.temperature, n))
         self.schema = grammar.schema  # type: ignore[attr-defined]
         lines = self.songs[-1][:n]
-        return [[Guided(line, 1, line.endswith("\n"), (0.5,)) for line in lines]]
+        return GuidedDraws([[Guided(line, 1, line.endswith("\n"), (0.5,)) for line in lines]], 100, n)
 
     def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
         import torch
@@ -405,7 +405,8 @@ def test_guided_texts_are_counted_like_all_others() -> None:
     assert result.metrics["schema_guided/parse_failures"] == 1
     assert result.metrics["schema_guided/none/extracted_states"] == 22
     assert result.verdict == "leak"
-    assert result.queries == 2 * (24 + 3 * 22)
+    # Per bot 24 values that were drawn, 100 phrases that were scored, and three texts per candidate.
+    assert result.queries == 2 * (24 + 100 + 3 * 22)
     assert target.schema == base.schema == GOLD
     assert any(note == "guided by the true schema (3 slots): an upper bound" for note in result.notes)
     assert any("gave what the schema allows 0.500 on average" in note for note in result.notes)
@@ -425,7 +426,7 @@ def test_guided_decoders_probe_the_bot_once_and_its_questions_are_counted(monkey
     result = several(target, ["schema_guided", "schema_guided:temperature=0.5"], n=24)
     assert asked == [(target, 0, ProbeSettings())]
     assert target.schema == base.schema == probed
-    assert result.queries == 17 + 4 * (24 + 3 * 22)
+    assert result.queries == 17 + 4 * (24 + 100 + 3 * 22)
     assert "guided by a probed schema: 2 slots, 1 of the true 3 among them" in result.notes
     assert "a note of the probe" in result.notes
     several(Choir(SONGS), ["vanilla", "temperature"])

@@ -21,16 +21,18 @@ from hushbot.targets.guided import (
     Free,
     Grammar,
     Guided,
+    GuidedDraws,
     Law,
     ask_for_guided,
     end_of_piece,
-    merged,
     phrase_law,
     sample_guided,
     split_count,
     token_law,
 )
-from hushbot.targets.guided import Node as Drawn
+from hushbot.targets.guided_texts import Node as Drawn
+from hushbot.targets.guided_texts import merged
+from hushbot.targets.places import Place
 from hushbot.types import Decoding
 
 if TYPE_CHECKING:
@@ -44,17 +46,24 @@ CHARACTERS = {"a": 0.4, "b": 0.2, ",": 0.2, "\\": 0.1, "\n": 0.1}
 
 @dataclass
 class Typist:
-    """Writes characters independently of each other, each a token; an exclamation mark is scored, never written."""
+    """Writes characters independently of each other, each a token."""
 
     chances: Mapping[str, float] = field(default_factory=lambda: CHARACTERS)
+    extra: Mapping[str, float] = field(default_factory=lambda: {"!": 0.25})
+    """What is scored and never written."""
     n_questions: int = field(default=0, init=False)
     n_pairs: int = field(default=0, init=False)
+    n_drawn: int = field(default=0, init=False)
+    pairs: set[tuple[str, str]] = field(default_factory=set, init=False)
+    sampled: list[tuple[tuple[str, ...], int]] = field(default_factory=list, init=False)
     reference: Target | None = None
 
     def sample(
         self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
     ) -> list[list[str]]:
         texts = []
+        self.n_drawn += n * len(prompts)
+        self.sampled.append((tuple(prompts), seed))
         for position in range(len(prompts)):
             rngs = [random.Random(f"{seed}/{position}/{draw}") for draw in range(n)]
             drawn = ["".join(rng.choices(*zip(*self.chances.items(), strict=True), k=max_new_tokens)) for rng in rngs]
@@ -66,7 +75,8 @@ class Typist:
 
         self.n_questions += 1
         self.n_pairs += len(prompts)
-        return [torch.tensor([math.log({"!": 0.25, **self.chances}[c]) for c in text]) for text in continuations]
+        self.pairs |= set(zip(prompts, continuations, strict=True))
+        return [torch.tensor([math.log({**self.extra, **self.chances}[c]) for c in text]) for text in continuations]
 
 
 @dataclass(frozen=True)
@@ -186,7 +196,7 @@ def exact_law() -> dict[tuple[str, bool], float]:
 
 def test_draws_follow_the_exact_law_and_add_up() -> None:
     n = 20_000
-    found = ask_for_guided(Typist(), ["x:"], Pair(), n=n, decoding=PLAIN, seed=3, law="phrase")[0]
+    found = ask_for_guided(Typist(), ["x:"], Pair(), n=n, decoding=PLAIN, seed=3, law="phrase").texts[0]
     law = exact_law()
     assert sum(law.values()) == pytest.approx(1)
     drawn = counts(found)
@@ -197,9 +207,8 @@ def test_draws_follow_the_exact_law_and_add_up() -> None:
 
 
 def test_mass_is_the_probability_of_all_phrases_of_each_choice() -> None:
-    for text in ask_for_guided(Typist(), ["x:"], Pair(), n=200, decoding=Decoding(temperature=2), seed=0, law="phrase")[
-        0
-    ]:
+    hot = Decoding(temperature=2)
+    for text in ask_for_guided(Typist(), ["x:"], Pair(), n=200, decoding=hot, seed=0, law="phrase").texts[0]:
         # 0.4 + 0.2 * 0.4 + 0.2 * 0.2, whatever the temperature.
         assert text.mass == pytest.approx((0.52, 0.25) if text.is_complete else (0.52,))
 
@@ -208,7 +217,7 @@ def test_counts_of_draws_vary_as_those_of_independent_draws() -> None:
     totals = [
         sum(
             text.count
-            for text in ask_for_guided(Typist(), ["x:"], Pair(), n=40, decoding=PLAIN, seed=seed, law="phrase")[0]
+            for text in ask_for_guided(Typist(), ["x:"], Pair(), n=40, decoding=PLAIN, seed=seed, law="phrase").texts[0]
             if text.is_complete
         )
         for seed in range(300)
@@ -228,15 +237,113 @@ def test_all_phrases_of_all_waiting_texts_are_one_question() -> None:
     assert typist.n_pairs <= 2 * 3 + 2 * 3 * 2
 
 
+def test_a_phrase_is_counted_once_per_text_and_a_free_piece_once_per_draw() -> None:
+    typist = Typist()
+    found = ask_for_guided(typist, ["x:", "y:", "x:"], Pair(), n=1000, decoding=PLAIN, seed=0, law="phrase")
+    # Equal prompts ask for equal phrases, which are scored once; their free pieces are draws of their own.
+    assert found.n_phrases == typist.n_pairs
+    assert found.n_pieces == typist.n_drawn == 3 * 1000
+    assert found.n_queries == typist.n_pairs + 3000
+    last = {
+        prompt + text.text[:-1]
+        for prompt, texts in zip("xyx", found.texts, strict=True)
+        for text in texts
+        if text.is_complete
+    }
+    assert found.n_phrases == 2 * 3 + len(last)
+
+
+@dataclass(frozen=True)
+class Detour:
+    """Two ways to the same text: `b` and then `!`, or a free piece that holds both."""
+
+    def next(self, text: str) -> Choice | Free | None:
+        body = text.rpartition(":")[2]
+        if body.endswith(","):
+            return None
+        return Choice((",", ";,")) if body.endswith("!") else Free(",!", 2) if not body else Choice(("!", "?,"))
+
+
+def test_a_text_that_is_reached_twice_is_asked_about_once() -> None:
+    typist = Typist({"b": 0.5, ",": 0.25, ")": 0.25}, extra={"!": 0.25, "?": 0.25, ";": 0.25})
+    found = ask_for_guided(typist, ["x:"], Detour(), n=500, decoding=PLAIN, seed=0, law="phrase")
+    assert found.n_phrases == typist.n_pairs == len(typist.pairs)
+
+
+def test_draws_hang_on_seed_position_and_text_alone() -> None:
+    def draw(prompts: Sequence[str]) -> list[list[Guided]]:
+        return ask_for_guided(Typist(), prompts, Pair(4), n=200, decoding=PLAIN, seed=5, law="phrase").texts
+
+    alone = draw(["x:"])[0]
+    assert alone == draw(["x:", "y:", "x:", "long:"])[0]
+    assert draw(["y:", "x:"])[1] == draw(["other:", "x:", "y:"])[1]
+    assert counts(alone) != counts(draw(["y:", "x:"])[1])  # another position, other draws
+
+
+def test_free_pieces_do_not_hang_on_the_texts_beside_in_the_same_round() -> None:
+    """A text's pieces are those that the target gives under a seed of its own, whatever group it was asked in."""
+    typist = Typist()
+    ask_for_guided(typist, ["x:", "y:"], Pair(4), n=500, decoding=PLAIN, seed=5, law="phrase")
+    assert all(len(prompts) == 1 for prompts, _ in typist.sampled)
+    seeds = [seed for _, seed in typist.sampled]
+    assert len(set(seeds)) == len(seeds) == 6
+
+
+@dataclass
+class Placed(Typist):
+    """Can be asked for single draws; those of position 0 are its own, whatever the seed of a call."""
+
+    n_calls: int = field(default=0, init=False)
+    places: list[Place] = field(default_factory=list, init=False)
+
+    def sample_places(
+        self, places: Sequence[Place], *, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[str]:
+        self.n_calls += 1
+        self.places += places
+        answers = [
+            super(Placed, self).sample(
+                [p.prompt], n=p.draw + 1, max_new_tokens=max_new_tokens, decoding=decoding, seed=p.position
+            )
+            for p in places
+        ]
+        return [texts[-1] for (texts,) in answers]
+
+
+def test_a_target_that_can_be_asked_for_single_draws_is_asked_for_all_texts_at_once() -> None:
+    def draw(target: Target) -> GuidedDraws:
+        return ask_for_guided(target, ["x:", "y:", "z:"], Pair(4), n=5, decoding=PLAIN, seed=5, law="phrase")
+
+    placed, plain = Placed(), Typist()
+    # A text's number is its position here and its seed there, and this target draws alike from both.
+    assert draw(placed) == draw(plain)
+    assert placed.n_calls == 1
+    assert len(set(placed.places)) == 15
+    assert len(plain.sampled) == len({place.prompt for place in placed.places}) > 3
+
+
+def test_single_draws_that_are_missing_are_a_failure() -> None:
+    class Few(Placed):
+        def sample_places(
+            self, places: Sequence[Place], *, max_new_tokens: int, decoding: Decoding, seed: int
+        ) -> list[str]:
+            return super().sample_places(places, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)[1:]
+
+    with pytest.raises(AuditError, match="returned 3 of 4 samples"):
+        sample_guided(Few(), ["x:", "y:"], Pair(), n=2, decoding=PLAIN, seed=0)
+
+
 def test_temperature_zero_takes_the_best_phrase() -> None:
-    found = ask_for_guided(Typist(), ["x:"], Pair(), n=50, decoding=Decoding(temperature=0), seed=0, law="phrase")[0]
+    found = ask_for_guided(
+        Typist(), ["x:"], Pair(), n=50, decoding=Decoding(temperature=0), seed=0, law="phrase"
+    ).texts[0]
     assert {text.text[:1] for text in found} == {"a"}
     assert sum(text.count for text in found) == 50
 
 
 def test_same_seed_same_texts_and_prompts_do_not_share_draws() -> None:
     def draw(seed: int) -> list[list[Guided]]:
-        return ask_for_guided(Typist(), ["x:", "x:"], Pair(4), n=100, decoding=PLAIN, seed=seed, law="phrase")
+        return ask_for_guided(Typist(), ["x:", "x:"], Pair(4), n=100, decoding=PLAIN, seed=seed, law="phrase").texts
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
@@ -245,7 +352,7 @@ def test_same_seed_same_texts_and_prompts_do_not_share_draws() -> None:
 
 
 def test_a_target_that_samples_guided_texts_is_asked_itself() -> None:
-    answer = [[Guided("known", 1, True, ())]]
+    answer = GuidedDraws([[Guided("known", 1, True, ())]], 2, 1)
 
     class Expert(Typist):
         def sample_guided(
@@ -257,7 +364,7 @@ def test_a_target_that_samples_guided_texts_is_asked_itself() -> None:
             decoding: Decoding,
             seed: int,
             law: Law = "phrase",
-        ) -> list[list[Guided]]:
+        ) -> GuidedDraws:
             assert (list(prompts), n, seed, law) == (["x:"], 1, 7, "token")
             return answer
 
@@ -300,5 +407,5 @@ def test_an_answer_of_the_wrong_length_is_an_error() -> None:
             ]
 
     for target in (Short(), Few()):
-        with pytest.raises(AuditError, match=r"answered 2 of 3|did not return"):
+        with pytest.raises(AuditError, match=r"answered 2 of 3|did not return the [12] samples"):
             sample_guided(target, ["x:"], Pair(), n=2, decoding=PLAIN, seed=0)

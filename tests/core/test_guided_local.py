@@ -27,7 +27,7 @@ from transformers import (
 from hushbot.errors import AuditError, ConfigError
 from hushbot.targets import guided_local
 from hushbot.targets.guided import Choice, Free, Guided, Law, ask_for_guided, phrase_law, token_law
-from hushbot.targets.guided_local import GuidedSampler
+from hushbot.targets.guided_rows import Waiting
 from hushbot.targets.local import LocalTarget
 from hushbot.targets.phrase_trees import PhraseTrees
 from hushbot.tokens import encode, encode_with_spans
@@ -219,13 +219,13 @@ def test_draws_follow_the_exact_law(make_target: Any, maker: Any, prompt: str) -
     grammar = OneValue(prompt)
     law = exact_law(target, prompt, grammar, NARROW)
     assert sum(law.values()) == pytest.approx(1)
-    assert fits(target.sample_guided([prompt], grammar, n=n, decoding=NARROW, seed=1)[0], law, n)
+    assert fits(target.sample_guided([prompt], grammar, n=n, decoding=NARROW, seed=1).texts[0], law, n)
 
 
 def test_single_questions_follow_the_same_law(make_target: Any) -> None:
     target, n = make_target(), 3000
     law = exact_law(target, "a", OneValue(), NARROW)
-    asked = ask_for_guided(target, ["a"], OneValue(), n=n, decoding=NARROW, seed=2, law="phrase")[0]
+    asked = ask_for_guided(target, ["a"], OneValue(), n=n, decoding=NARROW, seed=2, law="phrase").texts[0]
     assert fits(asked, law, n)
 
 
@@ -236,8 +236,8 @@ def test_temperature_and_filters_are_those_of_single_questions(make_target: Any,
     # The penalty looks at the free piece alone, for a target that is asked question by question sees nothing else.
     target, n = make_target(), 20_000
     law = exact_law(target, "a", OneValue(), decoding)
-    assert fits(target.sample_guided(["a"], OneValue(), n=n, decoding=decoding, seed=3)[0], law, n)
-    asked = ask_for_guided(target, ["a"], OneValue(), n=3000, decoding=decoding, seed=3, law="phrase")[0]
+    assert fits(target.sample_guided(["a"], OneValue(), n=n, decoding=decoding, seed=3).texts[0], law, n)
+    asked = ask_for_guided(target, ["a"], OneValue(), n=3000, decoding=decoding, seed=3, law="phrase").texts[0]
     assert fits(asked, law, 3000)
 
 
@@ -245,7 +245,7 @@ def test_token_law_is_drawn_as_defined_and_is_another_one(make_target: Any) -> N
     target, n = make_target(), 20_000
     by_token = exact_law(target, "a", OneValue(), NARROW, "token")
     by_phrase = exact_law(target, "a", OneValue(), NARROW)
-    found = target.sample_guided(["a"], OneValue(), n=n, decoding=NARROW, seed=4, law="token")[0]
+    found = target.sample_guided(["a"], OneValue(), n=n, decoding=NARROW, seed=4, law="token").texts[0]
     assert fits(found, by_token, n)
     assert not fits(found, by_phrase, n)
 
@@ -254,7 +254,7 @@ def test_token_law_is_drawn_as_defined_and_is_another_one(make_target: Any) -> N
 def test_masses_are_those_of_whole_phrases_after_the_text(make_target: Any, prompt: str) -> None:
     target = make_target()
     grammar = OneValue(prompt)
-    found = target.sample_guided([prompt], grammar, n=3000, decoding=PLAIN, seed=5)[0]
+    found = target.sample_guided([prompt], grammar, n=3000, decoding=PLAIN, seed=5).texts[0]
     n_checked = 0
     for text in found:
         if not text.is_complete:
@@ -295,7 +295,7 @@ def test_no_two_lots_of_draws_share_random_numbers(make_target: Any, monkeypatch
 @pytest.mark.parametrize(("batch_rows", "batch_tokens"), [(1, 16384), (7, 16384), (64, 30)])
 def test_batches_change_nothing(make_target: Any, batch_rows: int, batch_tokens: int) -> None:
     def draw(target: LocalTarget) -> list[list[Guided]]:
-        return target.sample_guided(["ab b", "ab b a"], OneValue("ab b"), n=300, decoding=PLAIN, seed=6)
+        return target.sample_guided(["ab b", "ab b a"], OneValue("ab b"), n=300, decoding=PLAIN, seed=6).texts
 
     usual = draw(make_target())
     small = draw(make_target(batch_rows=batch_rows, batch_tokens=batch_tokens))
@@ -307,18 +307,52 @@ def test_batches_change_nothing(make_target: Any, batch_rows: int, batch_tokens:
 
 def test_draws_do_not_depend_on_the_prompts_beside(make_target: Any) -> None:
     target = make_target()
-    alone = target.sample_guided(["a"], OneValue(), n=200, decoding=PLAIN, seed=7)[0]
-    beside = target.sample_guided(["a", "b a", "a"], OneValue(), n=200, decoding=PLAIN, seed=7)
+    alone = target.sample_guided(["a"], OneValue(), n=200, decoding=PLAIN, seed=7).texts[0]
+    beside = target.sample_guided(["a", "b a", "a"], OneValue(), n=200, decoding=PLAIN, seed=7).texts
     assert [(t.text, t.count) for t in alone] == [(t.text, t.count) for t in beside[0]]
     assert [(t.text, t.count) for t in alone] != [(t.text, t.count) for t in beside[2]]
 
 
+def test_single_questions_do_not_depend_on_the_prompts_beside(make_target: Any) -> None:
+    def draw(prompts: Sequence[str]) -> list[tuple[str, int]]:
+        asked = ask_for_guided(make_target(), prompts, OneValue(), n=60, decoding=PLAIN, seed=7, law="phrase")
+        return [(text.text, text.count) for text in asked.texts[0]]
+
+    assert draw(["a"]) == draw(["a", "b a", "a"])
+
+
 def test_temperature_zero_is_one_text_and_that_of_single_questions(make_target: Any) -> None:
     target, greedy = make_target(), Decoding(temperature=0)
-    (found,) = target.sample_guided(["a"], TwoChoices(), n=40, decoding=greedy, seed=0)[0]
-    (asked,) = ask_for_guided(target, ["a"], TwoChoices(), n=40, decoding=greedy, seed=0, law="phrase")[0]
+    (found,) = target.sample_guided(["a"], TwoChoices(), n=40, decoding=greedy, seed=0).texts[0]
+    (asked,) = ask_for_guided(target, ["a"], TwoChoices(), n=40, decoding=greedy, seed=0, law="phrase").texts[0]
     assert (found.text, found.count, found.is_complete) == (asked.text, 40, True)
     assert found.mass == pytest.approx(asked.mass, rel=1e-4)
+
+
+def test_both_ways_to_sample_count_alike(make_target: Any) -> None:
+    target, greedy = make_target(), Decoding(temperature=0)
+    prompts = ["a", "b a", "a"]
+    found = target.sample_guided(prompts, OneValue(), n=40, decoding=greedy, seed=0)
+    asked = ask_for_guided(target, prompts, OneValue(), n=40, decoding=greedy, seed=0, law="phrase")
+    assert (found.n_phrases, found.n_pieces) == (asked.n_phrases, asked.n_pieces)
+    # `b a` is the end of a text of the grammar's prompt `a`, which has a phrase to choose and no value to write.
+    assert found.n_pieces == 2 * 40
+
+
+def test_phrases_are_counted_by_text_whatever_its_spelling(make_target: Any) -> None:
+    found = make_target().sample_guided(["a", "a"], OneValue(limit=4), n=2000, decoding=PLAIN, seed=0)
+    assert found.n_pieces == 2 * 2000
+    # Behind the prompt three slots, behind each distinct value three phrases: both prompts are the same text, and so is
+    # a value that was written in other tokens.
+    values = {
+        slot + value[1]
+        for texts in found.texts
+        for text in texts
+        if text.is_complete
+        for slot in OneValue.slots
+        if text.text.startswith(slot) and (value := VALUE.match(text.text[len(slot) :]))
+    }
+    assert found.n_phrases == 3 + 3 * len(values)
 
 
 def recording(monkeypatch: pytest.MonkeyPatch, target: LocalTarget) -> list[tuple[int, int, int]]:
@@ -341,7 +375,7 @@ def test_each_text_is_read_once_however_many_draws_it_has(
     target = make_target()
     target.sample_guided(["a"], TwoChoices(), n=1, decoding=PLAIN, seed=0)  # measures what the model can do
     passes = recording(monkeypatch, target)
-    found = target.sample_guided(["a"], TwoChoices(), n=n, decoding=PLAIN, seed=0)[0]
+    found = target.sample_guided(["a"], TwoChoices(), n=n, decoding=PLAIN, seed=0).texts[0]
     assert sum(text.count for text in found) == n
     # One text without a slot, three with one.
     assert sum(rows for rows, _, _ in passes) == 4
@@ -352,15 +386,14 @@ def test_memory_is_bounded_by_batch_tokens(make_target: Any, monkeypatch: pytest
     target.sample_guided(["a"], TwoChoices(), n=1, decoding=PLAIN, seed=0)
     passes = recording(monkeypatch, target)
     held: list[int] = []
-    forget = GuidedSampler._forget
+    forget = Waiting.forget
 
-    def watched(self: GuidedSampler) -> None:
+    def watched(self: Waiting) -> None:
         forget(self)
-        memories = {id(r.memory): r.memory for r in (*self._choices, *self._free) if r.memory is not None}
-        held.append(sum(memory[0][0].shape[1] for memory in memories.values()))
+        held.append(sum(memory[0][0].shape[1] for memory in self.memories()))
 
-    monkeypatch.setattr(GuidedSampler, "_forget", watched)
-    found = target.sample_guided(["a"], OneValue(limit=4), n=10_000, decoding=PLAIN, seed=0)[0]
+    monkeypatch.setattr(Waiting, "forget", watched)
+    found = target.sample_guided(["a"], OneValue(limit=4), n=10_000, decoding=PLAIN, seed=0).texts[0]
     assert sum(text.count for text in found) == 10_000
     assert 24 < max(held) <= 2 * 24  # 108 if nothing were forgotten
     assert max(rows for rows, _, _ in passes) > 1
@@ -390,7 +423,7 @@ def test_a_text_longer_than_the_context_is_an_error(make_target: Any) -> None:
         def next(self, text: str) -> Choice | Free | None:
             return Free(",", self.limit) if text == prompt else None
 
-    assert target.sample_guided([prompt], OneFree(6), n=1, decoding=PLAIN, seed=0)[0][0].count == 1
+    assert target.sample_guided([prompt], OneFree(6), n=1, decoding=PLAIN, seed=0).texts[0][0].count == 1
     with pytest.raises(AuditError, match="prompt 0: 65 tokens"):
         target.sample_guided([prompt], OneFree(7), n=1, decoding=PLAIN, seed=0)
 
@@ -446,7 +479,7 @@ def test_a_value_of_several_words_is_spelled_anew_before_its_last_word_too(make_
         torch.manual_seed(5)
         target = LocalTarget(llama(len(tokenizer)).eval(), tokenizer)
     n_words = 0
-    for text in target.sample_guided(["a="], Words(), n=20_000, decoding=PLAIN, seed=0)[0]:
+    for text in target.sample_guided(["a="], Words(), n=20_000, decoding=PLAIN, seed=0).texts[0]:
         value = VALUE.match(text.text)
         if not text.is_complete or value is None or "ab " not in value[1]:
             continue

@@ -30,7 +30,7 @@ from transformers import (
 import hushbot.targets.local
 import hushbot.targets.scorer
 from hushbot.errors import AuditError, ConfigError, HushbotError
-from hushbot.protocols import Target
+from hushbot.protocols import ShowsTokens, Target
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.local import LocalTarget
 from hushbot.targets.sampler import Until
@@ -270,15 +270,28 @@ def test_equal_pairs_are_scored_once_and_answered_apart(
     seen: list[int] = []
     score = hushbot.targets.scorer.score
 
-    def counting(model: CausalLM, sequences: Any, *, batch_tokens: int) -> list[torch.Tensor]:
+    def counting(model: CausalLM, sequences: Any, *, batch_tokens: int, with_moments: bool) -> list[torch.Tensor]:
         seen.append(len(sequences))
-        return score(model, sequences, batch_tokens=batch_tokens)
+        return score(model, sequences, batch_tokens=batch_tokens, with_moments=with_moments)
 
     monkeypatch.setattr(hushbot.targets.local, "score", counting)
     first, _, third = table_target.logprobs(["b", "a", "b"], ["c", "c", "c"])
     assert seen == [2]
     first += 1
     assert third.exp().tolist() == pytest.approx([0.25], abs=1e-5)
+
+
+def test_token_statistics_begin_with_the_log_probabilities_and_keep_to_the_same_rules(
+    table_target: LocalTarget,
+) -> None:
+    prompts, rests = ["b", "a", "b"], ["c", "c", "ca"]
+    rows = table_target.token_statistics(prompts, rests)
+    for row, alone in zip(rows, table_target.logprobs(prompts, rests), strict=True):
+        assert row.shape == (len(alone), 3)
+        assert row[:, 0].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
+    assert isinstance(table_target, ShowsTokens)
+    with pytest.raises(AuditError, match="pair 1: the continuation is empty"):
+        table_target.token_statistics(["a", "a"], ["b", ""])
 
 
 def test_a_text_is_read_once_for_all_its_prompts(tokenizer: Any, make_model: Callable[[str], Any]) -> None:

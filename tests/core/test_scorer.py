@@ -24,7 +24,7 @@ from transformers import (
 
 from hushbot.errors import AuditError
 from hushbot.targets.causal_lm import CausalLM
-from hushbot.targets.scorer import Scored, score
+from hushbot.targets.scorer import Scored, score, token_moments
 from hushbot.training.prefix_attention import NAME, PrefixLayout, prefix_logits
 
 N = 60
@@ -220,3 +220,43 @@ def test_a_score_that_is_not_finite_names_its_pair() -> None:
     causal_lm = CausalLM(model)
     with causal_lm.reading(), pytest.raises(AuditError, match=r"pair \d+: a log-probability is not finite"):
         score(causal_lm, continuations(20, of=50), batch_tokens=16384)
+
+
+def naive_moments(model: Any, sequence: Scored) -> list[list[float]]:
+    """Work out each wanted token's row in double precision, a vocabulary entry at a time."""
+    with torch.no_grad():
+        table = torch.log_softmax(model(input_ids=torch.tensor([sequence.ids])).logits[0].double(), dim=-1)
+    rows = []
+    for i in range(sequence.first, len(sequence.ids)):
+        law = [(math.exp(x), x) for x in table[i - 1].tolist()]
+        mean = sum(p * x for p, x in law)
+        rows.append([float(table[i - 1, sequence.ids[i]]), mean, math.sqrt(sum(p * (x - mean) ** 2 for p, x in law))])
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["llama", "granite"])
+def test_moments_are_those_of_each_sequence_alone(kind: str) -> None:
+    model = make(kind)
+    sequences = [*mixture(2), *continuations(9, of=50)]
+    causal_lm = CausalLM(model)
+    with causal_lm.reading():
+        values = score(causal_lm, sequences, batch_tokens=200, with_moments=True)
+        plain = score(causal_lm, sequences, batch_tokens=200)
+    for sequence, value, alone in zip(sequences, values, plain, strict=True):
+        for row, expected in zip(value.tolist(), naive_moments(model, sequence), strict=True):
+            assert row == pytest.approx(expected, abs=1e-4)
+        assert value[:, 0].tolist() == pytest.approx(alone.tolist(), abs=1e-5)
+
+
+def test_what_is_impossible_weighs_nothing_in_the_moments() -> None:
+    class Fixed:
+        """Half, quarter, quarter, and one token that cannot come."""
+
+        n_tokens, device = 4, torch.device("cpu")
+
+        def logits(self, features: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([0.5, 0.25, 0.25, 0.0]).log().expand(len(features), 4)
+
+    model: Any = Fixed()
+    row = token_moments(model, torch.zeros(1, 1), [0], [0])[0].tolist()
+    assert row == pytest.approx([-math.log(2), -1.5 * math.log(2), 0.5 * math.log(2)])

@@ -187,7 +187,7 @@ def test_a_leak_is_seen() -> None:
 def test_orientation_turns_low_perplexities_up() -> None:
     assert list(orient("dc_ppl", [0.2, 0.9])) == [-0.2, -0.9]
     assert list(orient("min_k", [-3.0, -1.0])) == [-3.0, -1.0]
-    assert set(stats.ORIENTATION) == {"ppl", "ppl_zlib", "c_ppl", "dc_ppl", "loss", "min_k", "min_k_pp"}
+    assert set(stats.ORIENTATION) == {"ppl", "ppl_zlib", "c_ppl", "dc_ppl", "loss", "min_k", "min_k_pp", "ref_ratio"}
     with pytest.raises(ValueError, match="no known orientation"):
         orient("blue", [1.0])
 

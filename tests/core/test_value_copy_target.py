@@ -402,6 +402,50 @@ def test_sampling_copies_in_proportion_to_probability() -> None:
     assert abs(cold.count(" Restaurant(name=wok)") / n - 0.9) < 4 * math.sqrt(0.9 * 0.1 / n)
 
 
+def test_beams_that_draw_nothing_take_the_most_probable_span() -> None:
+    prompt = "User: wok or hut\nBelief State:"
+    bot = Script({prompt: " Restaurant(name=secret)"}, {"wok)": 0.5, "hut)": 0.4})
+    (texts,) = guard(bot).sample([prompt], n=40, max_new_tokens=9, decoding=Decoding(num_beams=4), seed=1)
+    assert set(texts) == {" Restaurant(name=wok)"}
+
+
+def test_a_temperature_that_falls_to_zero_draws_while_it_is_above() -> None:
+    """Said so far is ` Restaurant(name=`, one token here: at a start of 3 the temperature is then 2, at 1 it is 0."""
+    prompt = "User: wok or hut\nBelief State:"
+    bot = Script({prompt: " Restaurant(name=secret)"}, {"wok)": 0.5, "hut)": 0.4})
+
+    def copied(start: float) -> set[str]:
+        falling = Decoding(temperature=0, start_temperature=start, temperature_step=1)
+        (texts,) = guard(bot).sample([prompt], n=40, max_new_tokens=9, decoding=falling, seed=1)
+        return set(texts)
+
+    assert copied(1) == {" Restaurant(name=wok)"}
+    assert copied(3) == {" Restaurant(name=wok)", " Restaurant(name=hut)"}
+
+
+@dataclass
+class Listener(Script):
+    """A script that remembers how it was asked."""
+
+    decodings: list[Decoding] = field(default_factory=list)
+
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        self.decodings.append(decoding)
+        return Script.sample(self, prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
+
+
+def test_a_falling_temperature_goes_on_falling_behind_a_replacement() -> None:
+    """Said so far are ` Restaurant(name=` and `wok,`: two tokens, so that 5 has fallen to 1."""
+    prompt = "User: wok\nBelief State:"
+    fixed = prompt + " Restaurant(name=wok,"
+    bot = Listener({prompt: " Restaurant(name=secret, area=south)", fixed: " area=south)"}, {"wok,": 0.9})
+    falling = Decoding(start_temperature=5, temperature_step=2)
+    assert say(guard(bot), prompt, decoding=falling) == " Restaurant(name=wok, area=south)"
+    assert [decoding.temperature_at(0) for decoding in bot.decodings] == [5, 1]
+
+
 def test_draws_depend_on_position_number_and_seed_alone(stranger: Any) -> None:
     prompts = ["Belief State:", ASK, "User: pizza hut in the east\nBelief State:"]
     target = guard(stranger, min_probability=0.0)
@@ -653,7 +697,17 @@ class Plain:
         self.sample, self.logprobs = bot.sample, bot.logprobs
 
 
-@pytest.mark.parametrize("decoding", [GREEDY, Decoding(temperature=0.7)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        GREEDY,
+        Decoding(temperature=0.7),
+        Decoding(temperature=0.7, start_temperature=2, temperature_step=0.25),
+        Decoding(num_beams=3),
+        Decoding(num_beams=2, samples_beams=True, temperature=2),
+    ],
+    ids=["greedy", "sampled", "falling", "beams", "sampled beams"],
+)
 def test_a_real_model_says_the_same_when_it_is_interrupted(
     make_small_model: Any, small_tokenizer: Any, decoding: Decoding
 ) -> None:
@@ -673,7 +727,17 @@ def test_a_real_model_says_the_same_when_it_is_interrupted(
     assert drawn[0] != local.sample(prompts, n=6, max_new_tokens=24, decoding=decoding, seed=5)
 
 
-@pytest.mark.parametrize("decoding", [GREEDY, Decoding()], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        GREEDY,
+        Decoding(),
+        Decoding(temperature=0, start_temperature=2, temperature_step=1),
+        Decoding(num_beams=4, beam_groups=2, diversity_penalty=1),
+        Decoding(num_beams=2, samples_beams=True, temperature=2),
+    ],
+    ids=["greedy", "sampled", "falling to greedy", "groups of beams", "sampled beams"],
+)
 def test_a_real_model_behind_the_guard(make_small_model: Any, small_tokenizer: Any, decoding: Decoding) -> None:
     from hushbot.targets.local import LocalTarget
 

@@ -2,35 +2,40 @@
 
 Guarantees: a search keeps the hypotheses of highest summed log-probability under the law of `choosing` (renormalised
 after temperature and filters), ends a hypothesis at a stop string, at EOS or after `max_new_tokens`, and compares
-finished ones by their sum divided by their number of tokens to the power of `length_penalty`. It ends when no running
-hypothesis can, at its present length, beat the worst of `num_beams` finished ones. With groups, each group is a search
-of its own whose candidates lose `diversity_penalty` for every beam of an earlier group that takes the same token at the
-same step; sums stay log-probabilities. When beams are sampled, twice as many candidates as there are beams are drawn
-without replacement from the softmax of the sums, and the best of them go on. Draws depend on (seed, prompt position,
-number of the search, step) only.
+finished ones by their sum divided by their number of tokens to the power of `length_penalty`. What ends counts only if
+it is among the `num_beams` best of its step; as many hypotheses go on as there are beams, while the law leaves that
+many. A search ends when no running hypothesis can, at its present length, beat the worst of `num_beams` finished ones.
+With groups, each group is a search of its own whose candidates lose `diversity_penalty` for every beam of an earlier
+group that takes the same token at the same step; sums stay log-probabilities. When beams are sampled, twice as many
+candidates as there are beams are drawn without replacement from the softmax of the sums (more, one by one, where too
+few of them go on), and the best of them go on. Draws depend on (seed, prompt position, number of the search, step)
+only. At most `batch_rows` hypotheses are kept at once, and no more than `batch_tokens` tokens, prompts and room for
+what follows included, unless a single search needs more; that changes no result.
 
 transformers has the first and the third of these, and plain beam search gives its results (tested). Its beam sampling
 draws from torch's global generator, so that texts would depend on what else is in the batch; and groups have left the
 library for code on a hub, which hushbot never runs. Hence our own.
+
+Voids it: a model whose logits depend on the batch by more than rounding, for beams that are nearly equal.
 
 Source: Vijayakumar et al. (2018) for groups; Kool et al. (2019) for drawing without replacement through Gumbel noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hushbot.errors import AuditError, ConfigError
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits
-from hushbot.targets.guided import generator
-from hushbot.targets.guided_local import extended
+from hushbot.targets.guided_law import generator
+from hushbot.targets.guided_rows import extended
 from hushbot.targets.row_cache import KeysValues
 from hushbot.targets.sampler import TokenFilter, cut_at_stop, decode, decode_after
 from hushbot.targets.token_tree import pack
@@ -85,6 +90,9 @@ class BeamSearcher:
     max_new_tokens: int
     seed: int
     batch_rows: int
+    """Most hypotheses kept at once."""
+    batch_tokens: int
+    """Most tokens that all of them may come to."""
     _stops: TokenFilter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,10 +128,8 @@ class BeamSearcher:
                 for position in same
                 for number in range(n_searches)
             ]
-        at_once = max(1, self.batch_rows // n_beams)
         found: dict[tuple[int, int], list[str]] = {}
-        for start in range(0, len(searches), at_once):
-            batch = searches[start : start + at_once]
+        for batch in self._batches(searches):
             self._search(batch)
             found |= {(search.position, search.number): self._result(search) for search in batch}
             for search in batch:  # what they remember is large
@@ -133,6 +139,17 @@ class BeamSearcher:
             [found[owners[position], draw // n_beams % n_searches][draw % n_beams] for draw in range(n)]
             for position in range(len(prompts))
         ]
+
+    def _batches(self, searches: Sequence[_Search]) -> Iterator[Sequence[_Search]]:
+        """Yield the searches that are made together, those from long prompts first."""
+        order = sorted(searches, key=lambda search: -len(search.ids))
+        at = 0
+        while at < len(order):
+            # All are padded to the longest, which is the first of them.
+            rows = self.batch_tokens // (len(order[at].ids) + self.max_new_tokens)
+            n = max(1, min(self.batch_rows, rows) // self.decoding.num_beams)
+            yield order[at : at + n]
+            at += n
 
     def _search(self, searches: Sequence[_Search]) -> None:
         for search in searches:
@@ -169,57 +186,66 @@ class BeamSearcher:
             at += len(beams)
             if not beams:
                 continue
-            candidates = self._candidates(search, i, rows, taken, step)
-            going = self._sort_out(search, i, candidates, step)
+            before = torch.tensor([beam.score for beam in beams], dtype=torch.float64, device=rows.device)
+            going = self._next(search, i, rows + before[:, None], taken, step)
             search.groups[i] = [_Beam((*beams[c.beam].tokens, c.token), c.score, mine[c.beam]) for c in going]
             for candidate in going:
                 taken[candidate.token] += 1
 
-    def _candidates(self, search: _Search, group: int, rows: Tensor, taken: Tensor, step: int) -> list[_Candidate]:
-        """Return the best candidates of a group, or those drawn, best first."""
-        beams = search.groups[group]
-        sums = rows + torch.tensor([beam.score for beam in beams], dtype=torch.float64, device=rows.device)[:, None]
-        keys = sums - self.decoding.diversity_penalty * taken
+    def _next(self, search: _Search, group: int, sums: Tensor, taken: Tensor, step: int) -> list[_Candidate]:
+        """Take in what of a group has ended, and return what goes on; nothing once the group is at its end."""
+        beams, is_last = search.groups[group], step + 1 >= self.max_new_tokens
+        keys = (sums - self.decoding.diversity_penalty * taken).flatten()
+        order = keys
         if self.decoding.samples_beams:
             rng = generator(self.seed, search.position, f"{search.number}/{group}/{step}".encode())
-            noise = torch.from_numpy(rng.gumbel(size=tuple(keys.shape))).to(keys.device)
-            keys = torch.where(torch.isfinite(keys), keys + noise, keys)
-        n = min(2 * self._group_size, keys.numel())
-        values, places = keys.flatten().topk(n)
-        found = [
-            _Candidate(place // rows.shape[1], place % rows.shape[1], float(sums.flatten()[place]))
-            for value, place in zip(values.tolist(), places.tolist(), strict=True)
-            if value > -np.inf
-        ]
-        if not found:
+            noise = torch.from_numpy(rng.gumbel(size=len(keys))).to(keys.device)
+            order = torch.where(torch.isfinite(keys), keys + noise, keys)
+        n = 2 * self._group_size
+        while True:
+            candidates = self._candidates(sums, keys, order, n)
+            texts = [self._ended(search, (*beams[c.beam].tokens, c.token)) for c in candidates]
+            # Where more than half of them end, what comes next takes their places.
+            if is_last or texts.count(None) >= self._group_size or len(candidates) < n:
+                return self._sort_out(search, group, candidates, texts)
+            n *= 2
+
+    def _candidates(self, sums: Tensor, keys: Tensor, order: Tensor, n: int) -> list[_Candidate]:
+        """Return the first n in order, if there are so many; the best come first of those that are drawn at once."""
+        values, places = order.topk(min(n, len(order)))
+        kept = places[values > -math.inf]
+        if not len(kept):
             raise AuditError("no token can follow a hypothesis: the law leaves none; loosen the filters")
         if self.decoding.samples_beams:
-            found.sort(key=lambda candidate: -candidate.score)
-        return found
+            drawn, rest = kept[: 2 * self._group_size], kept[2 * self._group_size :]
+            kept = torch.cat([drawn[keys[drawn].argsort(descending=True, stable=True)], rest])
+        return [
+            _Candidate(place // sums.shape[1], place % sums.shape[1], score)
+            for place, score in zip(kept.tolist(), sums.flatten()[kept].tolist(), strict=True)
+        ]
 
-    def _sort_out(self, search: _Search, group: int, candidates: Sequence[_Candidate], step: int) -> list[_Candidate]:
-        """Take in what has ended, and return what goes on; nothing once the group is at its end."""
+    def _sort_out(
+        self, search: _Search, group: int, candidates: Sequence[_Candidate], texts: Sequence[str | None]
+    ) -> list[_Candidate]:
+        """Keep what ended among the best candidates; return those that go on, unless none of them can still win."""
         beams, finished = search.groups[group], search.finished[group]
+        n_tokens = len(beams[0].tokens) + 1
+        length = n_tokens**self.decoding.length_penalty
+        is_last = n_tokens >= self.max_new_tokens
         going: list[_Candidate] = []
-        is_last = step + 1 >= self.max_new_tokens
-        for rank, candidate in enumerate(candidates):
-            tokens = (*beams[candidate.beam].tokens, candidate.token)
-            text = self._ended(search, tokens)
+        for rank, (candidate, text) in enumerate(zip(candidates, texts, strict=True)):
             if text is None and not is_last:
-                if len(going) < self._group_size:
-                    going.append(candidate)
+                going.append(candidate)
             elif rank < self._group_size:  # what ends further down was not among the best
-                text = self._text(search, tokens) if text is None else text
-                finished.append((candidate.score / len(tokens) ** self.decoding.length_penalty, text))
+                tokens = (*beams[candidate.beam].tokens, candidate.token)
+                finished.append((candidate.score / length, self._text(search, tokens) if text is None else text))
+        del going[self._group_size :]
         finished.sort(key=lambda item: -item[0])
         del finished[self._group_size :]
-        if is_last or not going or self._is_done(finished, going[0].score, step + 1):
-            return []
-        return going
-
-    def _is_done(self, finished: Sequence[tuple[float, str]], best: float, n_tokens: int) -> bool:
-        """Return whether the best running hypothesis, at its present length, is no better than all finished ones."""
-        return len(finished) == self._group_size and finished[-1][0] >= best / n_tokens**self.decoding.length_penalty
+        # Where draws or penalties decide the order, the first one need not be the best.
+        best = max((candidate.score for candidate in going), default=-math.inf)
+        is_done = len(finished) == self._group_size and finished[-1][0] >= best / length
+        return [] if is_done else going
 
     def _ended(self, search: _Search, tokens: Sequence[int]) -> str | None:
         """Return the text of a hypothesis that has ended, None of one that goes on."""

@@ -28,7 +28,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.targets.beams import BeamSearcher
 from hushbot.targets.causal_lm import CausalLM
-from hushbot.targets.guided import Grammar, Guided, Law, ask_for_guided, check_settings
+from hushbot.targets.guided import Grammar, GuidedDraws, Law, ask_for_guided, check_settings
 from hushbot.targets.guided_local import GuidedSampler
 from hushbot.targets.sampler import Sampler, Until
 from hushbot.targets.scorer import Scored, score
@@ -186,7 +186,7 @@ class LocalTarget:
 
     def sample_guided(
         self, prompts: Sequence[str], grammar: Grammar, *, n: int, decoding: Decoding, seed: int, law: Law = "phrase"
-    ) -> list[list[Guided]]:
+    ) -> GuidedDraws:
         """Return what `guided.sample_guided` returns, with what texts share read once where the model allows it.
 
         Raises:
@@ -223,6 +223,7 @@ class LocalTarget:
             max_new_tokens=max_new_tokens,
             seed=seed,
             batch_rows=self.batch_rows,
+            batch_tokens=self.batch_tokens,
         )
         with self.causal_lm.reading():
             if not self.causal_lm.supports_branches(max(map(len, encoded), default=0) + max_new_tokens):
@@ -255,6 +256,21 @@ class LocalTarget:
         Raises:
             AuditError: A continuation is empty, a text exceeds the model's context, or a score is not finite.
         """
+        return self._answers(prompts, continuations, with_moments=False)
+
+    def token_statistics(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
+        """Return more of each continuation token than `logprobs`: one fp32 CPU tensor per pair, a row per token.
+
+        A row holds the token's log-probability, and the mean and standard deviation of the log-probability over the
+        vocabulary, each entry weighted by its probability.
+
+        Raises:
+            AuditError: As for `logprobs`.
+        """
+        return self._answers(prompts, continuations, with_moments=True)
+
+    def _answers(self, prompts: Sequence[str], continuations: Sequence[str], *, with_moments: bool) -> list[Tensor]:
+        """Return what is asked of each pair, each distinct one read once."""
         if len(prompts) != len(continuations):
             raise AuditError(f"{len(prompts)} prompts for {len(continuations)} continuations; give as many of each")
         pairs = list(zip(prompts, continuations, strict=True))
@@ -271,13 +287,16 @@ class LocalTarget:
         texts = sorted(by_text) if len(by_text) > _TEXTS_AT_ONCE else list(by_text)
         answers: dict[int, Tensor] = {}
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            answers |= self._score(pairs, {text: by_text[text] for text in texts[start : start + _TEXTS_AT_ONCE]})
+            window = {text: by_text[text] for text in texts[start : start + _TEXTS_AT_ONCE]}
+            answers |= self._score(pairs, window, with_moments=with_moments)
         return [
             answers[index] if first_index[pair] == index else answers[first_index[pair]].clone()
             for index, pair in enumerate(pairs)
         ]
 
-    def _score(self, pairs: Sequence[tuple[str, str]], by_text: Mapping[str, Sequence[int]]) -> dict[int, Tensor]:
+    def _score(
+        self, pairs: Sequence[tuple[str, str]], by_text: Mapping[str, Sequence[int]], *, with_moments: bool
+    ) -> dict[int, Tensor]:
         """Return the scores of pairs by index, reading each text once for all pairs that it is the text of."""
         start, limit, scored = start_token(self.tokenizer), self.causal_lm.context_length, list[Scored]()
         firsts: dict[int, int] = {}
@@ -293,7 +312,7 @@ class LocalTarget:
                     )
             scored.append(Scored(indices[0], ids, min(firsts[index] for index in indices)))
         with self.causal_lm.reading():
-            values = score(self.causal_lm, scored, batch_tokens=self.batch_tokens)
+            values = score(self.causal_lm, scored, batch_tokens=self.batch_tokens, with_moments=with_moments)
         # Copies, as everywhere: a caller that changes one answer must not change another.
         return {
             index: value[firsts[index] - sequence.first :].clone()

@@ -11,9 +11,9 @@ logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ _LEAST_POSITIONS = 64  # below this, reading the output embedding costs more tha
 _CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
 
 
+Measure: TypeAlias = Callable[[CausalLM, Tensor, Sequence[int], Sequence[int]], Tensor]
+"""What is read of the tokens at some places: a number, or a row, for each."""
+
+
 class Scored(NamedTuple):
     """A sequence to score."""
 
@@ -39,19 +43,29 @@ class Scored(NamedTuple):
     """The first token whose score is wanted, at least 1; all later ones are wanted too."""
 
 
-def score(model: CausalLM, sequences: Sequence[Scored], *, batch_tokens: int) -> list[Tensor]:
+def score(
+    model: CausalLM, sequences: Sequence[Scored], *, batch_tokens: int, with_moments: bool = False
+) -> list[Tensor]:
     """Return the log-probabilities of the wanted tokens of each sequence, as fp32 on the CPU.
+
+    Args:
+        model: Read as it stands; the caller enters `model.reading()`.
+        sequences: What to score.
+        batch_tokens: Most tokens of one pass, padding included.
+        with_moments: Return a row per token instead: its log-probability, and mean and standard deviation of the
+            log-probability over the vocabulary, each entry weighted by its probability.
 
     Raises:
         AuditError: A score is not finite.
     """
+    measure = token_moments if with_moments else log_probabilities
     results: list[Tensor] = [torch.empty(0)] * len(sequences)
     # A model without a plain head hands out whole rows of logits: one row at a time keeps that bounded.
     budget = min(batch_tokens, _CPU_TOKENS) if model.device.type == "cpu" else batch_tokens
     budget = budget if model.has_plain_head else 1
     for batch in _batches(_groups(model, sequences, budget), budget):
         members = [i for row in batch for i in row.members]
-        values = _score_batch(model, batch, sequences).cpu()
+        values = _score_batch(model, batch, sequences, measure).cpu()
         pieces = torch.split(values, [_n_wanted(sequences[i]) for i in members])
         if not bool(torch.isfinite(values).all()):
             broken = next(i for i, piece in zip(members, pieces, strict=True) if not bool(torch.isfinite(piece).all()))
@@ -96,8 +110,8 @@ def _is_single(row: Group) -> bool:
     return len(row.members) == 1
 
 
-def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Scored]) -> Tensor:
-    """Return the wanted log-probabilities of all members of a batch, one after the other."""
+def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Scored], measure: Measure) -> Tensor:
+    """Return the wanted log-probabilities, or moments too, of all members of a batch, one after the other."""
     rows = [pack([_read(sequences[i]) for i in row.members]) for row in batch]
     # Single sequences need no mask that shows who is whose prefix, and are read faster without.
     is_single = _is_single(batch[0])
@@ -110,11 +124,35 @@ def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Sc
             first = sequences[i].first
             places += [at * longest + place for place in path[first - 1 :]]
             tokens += sequences[i].ids[first:]
-    return log_probabilities(model, features.flatten(0, 1), places, tokens)
+    return measure(model, features.flatten(0, 1), places, tokens)
 
 
 def log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
     """Return the log-probability of each token after what was read up to its place; places may repeat."""
+    values = torch.empty(len(tokens), device=features.device)
+    for order, rows, targets, table in _tables(model, features, places, tokens):
+        values[order] = table[rows, targets]
+    return values
+
+
+def token_moments(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    """Return the same beside mean and standard deviation of the log-probability of what may follow; a row per token."""
+    values = torch.empty(len(tokens), 3, device=features.device)
+    for order, rows, targets, table in _tables(model, features, places, tokens):
+        weights = table.exp()
+        mean = -torch.special.entr(weights).sum(dim=-1)
+        # What is impossible weighs nothing, however far it lies from the mean.
+        squares = (table - mean[:, None]).masked_fill_(weights == 0, 0.0).square_()
+        spread = (weights * squares).sum(dim=-1).sqrt()
+        values[order] = torch.stack([table[rows, targets], mean[rows], spread[rows]], dim=-1)
+    return values
+
+
+def _tables(
+    model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Yield log-probabilities over the vocabulary, a bounded number of positions at once, and which of them are asked:
+    the place of each in the answer, its row and its token."""
     distinct, which = torch.unique(torch.tensor(places), return_inverse=True)
     order = torch.argsort(which)
     most = _CPU_LOGITS_AT_ONCE if model.device.type == "cpu" else _LOGITS_AT_ONCE
@@ -124,9 +162,7 @@ def log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], 
     distinct, which, targets, order = (
         t.to(features.device) for t in (distinct, which[order], torch.tensor(tokens)[order], order)
     )
-    values = torch.empty(len(tokens), device=features.device)
     for start, (low, high) in zip(starts, pairwise(cuts), strict=True):
         # log_softmax is one kernel, and half the time of logsumexp.
         table = torch.log_softmax(model.logits(features[distinct[start : start + n_positions]]), dim=-1)
-        values[order[low:high]] = table[which[low:high] - start, targets[low:high]]
-    return values
+        yield order[low:high], which[low:high] - start, targets[low:high], table

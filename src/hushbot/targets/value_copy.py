@@ -8,15 +8,18 @@ withheld. A text without an unlawful value is exactly the inner target's. Values
 stay; prose passes through. What follows an unlawful value is sampled anew after its replacement. The inner target ends
 at line breaks at most; stop strings are applied to what leaves, so that they tell nothing about what was hidden.
 
-The replacement is the most probable candidate under the inner target (greedy decoding), or one drawn in proportion to
-probability at the decoding's temperature; a candidate's probability is that of value and delimiter after the text so
-far. Below `min_probability`, or where nothing was said, the value is blank. Blanked where they stand, with nothing
-sampled anew, are values without a delimiter and, after `max_copies` replacements, all unlawful ones that remain.
+The replacement is the most probable candidate under the inner target where decoding draws nothing (greedy, beams that
+are not sampled), or one drawn in proportion to probability at the decoding's temperature; a candidate's probability is
+that of value and delimiter after the text so far. Below `min_probability`, or where nothing was said, the value is
+blank. Blanked where they stand, with nothing sampled anew, are values without a delimiter and, after `max_copies`
+replacements, all unlawful ones that remain.
 
 Draws depend on (prompt position, draw number, seed) only. A replacement takes its own uniform of that key. A text is
 continued in one call per prompt position and allowance of tokens, whose seed is derived from seed, position, round and
 allowance; its place in that call is decided by the earlier draws of the same prompt alone. Greedy continuations, which
-draw nothing, share their calls. The allowance is what is left of `max_new_tokens`, rounded down to eighths.
+draw nothing, share their calls. The allowance is what is left of `max_new_tokens`, rounded down to eighths. A falling
+temperature goes on falling behind a replacement. With beams, a text is a hypothesis of the bot's own search, and goes
+on after a replacement with the best one of a new search.
 
 `logprobs` scores what the guard lets through: unlawful values are taken out of the continuation first, so a score is
 over the remaining tokens and does not depend on the values taken out; here what the continuation says before a state
@@ -39,7 +42,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from hushbot.errors import AuditError
@@ -123,7 +126,13 @@ class _Call(NamedTuple):
 
     @property
     def is_greedy(self) -> bool:
-        return self.decoding.temperature == 0
+        """Whether nothing is drawn: the best candidate replaces a value."""
+        return self.decoding.is_deterministic
+
+    @property
+    def can_end_early(self) -> bool:
+        """Whether what a bot says does not depend on what it would say later, as it does in a search."""
+        return self.decoding.num_beams == 1
 
 
 class ValueCopyTarget(GuardedTarget):
@@ -207,7 +216,7 @@ class ValueCopyTarget(GuardedTarget):
         """Let the bot go on after prompts and what it has said; unless it is the last time, no further than needed."""
         asked = [prompt + said for prompt, said in heads]
         tokens, decoding, seed = call
-        if not isinstance(self.inner, SamplesUntil):
+        if not (call.can_end_early and isinstance(self.inner, SamplesUntil)):
             return self.inner.sample(asked, n=n, max_new_tokens=tokens, decoding=decoding, seed=seed)
         until = Until("" if is_last else ",)", lambda i, text: self._is_broken(*heads[i], text), limits)
         return self.inner.sample_until(asked, until, n=n, max_new_tokens=tokens, decoding=decoding, seed=seed)
@@ -262,7 +271,8 @@ class ValueCopyTarget(GuardedTarget):
             head = row.text[: value.start]
             n_used = len(next(scores)) if head else 0
             scored = [(text, next(scores)) for text in texts]
-            copied = self._choose(row, scored, call)
+            temperature = 0.0 if call.is_greedy else call.decoding.temperature_at(n_used)
+            copied = self._choose(row, scored, temperature, call.seed)
             if copied is None:
                 row.blank.add((value.domain, value.slot))
             chosen, n_tokens = copied or (value.stop, 1)
@@ -287,7 +297,9 @@ class ValueCopyTarget(GuardedTarget):
             raise AuditError(f"the target scored {len(scores)} of {len(pairs)} texts; value_copy needs all")
         return scores
 
-    def _choose(self, row: _Row, scored: Sequence[tuple[str, Tensor]], call: _Call) -> tuple[str, int] | None:
+    def _choose(
+        self, row: _Row, scored: Sequence[tuple[str, Tensor]], temperature: float, seed: int
+    ) -> tuple[str, int] | None:
         """Return the text to go on with and its number of tokens, or None where none is probable enough."""
         if not scored:
             return None
@@ -295,9 +307,9 @@ class ValueCopyTarget(GuardedTarget):
         if any(math.isnan(log) for log in logs):
             raise AuditError(f"prompt {row.position}: a candidate's log-probability is NaN; check the model's weights")
         best = max(range(len(logs)), key=lambda i: logs[i])
-        if not call.is_greedy and math.isfinite(logs[best]):
-            weights = [math.exp((log - logs[best]) / call.decoding.temperature) for log in logs]
-            key = _derived(call.seed, "values")
+        if temperature > 0 and math.isfinite(logs[best]):
+            weights = [math.exp((log - logs[best]) / temperature) for log in logs]
+            key = _derived(seed, "values")
             uniform = draw_uniforms(key, row.position, row.draw, row.n_copies + 1)[row.n_copies]
             best = _draw(weights, uniform)
         text, tokens = scored[best]
@@ -306,19 +318,22 @@ class ValueCopyTarget(GuardedTarget):
     def _continue(self, rows: Sequence[_Row], call: _Call, *, is_last: bool) -> None:
         """Let the inner target go on where a value was replaced."""
         # Greedy texts draw nothing: they may share a call, and one limit for all if the target knows no other.
-        has_limits = call.is_greedy and isinstance(self.inner, SamplesUntil)
-        groups: dict[tuple[int, int], list[tuple[_Row, int]]] = defaultdict(list)
+        has_limits = call.is_greedy and call.can_end_early and isinstance(self.inner, SamplesUntil)
+        groups: dict[tuple[int, int, float], list[tuple[_Row, int]]] = defaultdict(list)
         for row in rows:
             if row.n_left > 0:
                 step = max(1, call.max_new_tokens // _ALLOWANCES)
                 allowance = row.n_left // step * step or row.n_left
-                key = (0 if call.is_greedy else row.position, 0 if has_limits else allowance)
+                temperature = call.decoding.temperature_at(call.max_new_tokens - row.n_left)
+                key = (0 if call.is_greedy else row.position, 0 if has_limits else allowance, temperature)
                 groups[key].append((row, allowance))
-        for (position, _), group in groups.items():
+        for (position, _, temperature), group in groups.items():
             limits = [allowance for _, allowance in group]
-            seed = _derived(call.seed, f"{position}/{group[0][0].n_copies}/{limits[0]}")
+            decoding, what = call.decoding, f"{position}/{group[0][0].n_copies}/{limits[0]}"
+            if decoding.start_temperature is not None:
+                decoding, what = replace(decoding, start_temperature=temperature), f"{what}/{temperature}"
             heads = [(row.prompt, row.text) for row, _ in group]
-            asked = _Call(max(limits), call.decoding, seed)
+            asked = _Call(max(limits), decoding, _derived(call.seed, what))
             texts = self._ask(heads, asked, is_last=is_last, limits=limits if has_limits else None)
             if [len(drawn) for drawn in texts] != [1] * len(group):
                 raise AuditError(f"the target did not continue each of {len(group)} texts with one text")

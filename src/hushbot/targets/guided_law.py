@@ -1,0 +1,67 @@
+"""The laws by which a phrase is chosen, and the random numbers behind every choice.
+
+Guarantees: `phrase_law` gives each phrase its share of the probability of all phrases; n draws are split over options
+as n independent draws would be; random numbers belong to a seed, a prompt's position and a key, nothing else.
+
+`token_law` is another law: Q(c) is the product of p(t_i) / Z_i, Z_i the mass of the tokens allowed at step i, where the
+phrase law is the product of p(t_i) over its sum. The two agree only where the products of the Z_i do.
+
+Source: Task-oriented dialogue state extraction, section IV-B2 (w = Sample(P(w' | prefix), w' in C)).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from hushbot.errors import AuditError
+from hushbot.intervals import FloatArray
+
+Law = Literal["phrase", "token"]
+
+
+def phrase_law(scores: FloatArray, temperature: float) -> FloatArray:
+    """Return the probability of each phrase from its log-probability as a whole; temperature 0 takes the best."""
+    if not np.all(np.isfinite(scores)):
+        raise AuditError("a phrase has a log-probability that is not finite; doubt the target")
+    if temperature == 0:
+        return np.asarray(np.arange(len(scores)) == int(np.argmax(scores)), dtype=np.float64)
+    weights = np.exp((scores - scores.max()) / temperature)
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def token_law(paths: Sequence[Sequence[int]], scores: Sequence[Sequence[float]], temperature: float) -> FloatArray:
+    """Return the probability of each phrase when every token is drawn among those that lead to some phrase.
+
+    Args:
+        paths: The tokens of each phrase; no path is the beginning of another.
+        scores: The log-probability of each of those tokens after the ones before it.
+        temperature: Of each token's draw; 0 takes the best at each step.
+    """
+    children: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
+    for path, values in zip(paths, scores, strict=True):
+        for i, (token, value) in enumerate(zip(path, values, strict=True)):
+            children[tuple(path[:i])][token] = value
+    steps: dict[tuple[int, ...], dict[int, float]] = {}
+    for node, options in children.items():
+        chances = phrase_law(np.array(list(options.values())), temperature)
+        steps[node] = dict(zip(options, chances.tolist(), strict=True))
+    return np.array(
+        [np.prod([steps[tuple(path[:i])][token] for i, token in enumerate(path)]) for path in paths], dtype=np.float64
+    )
+
+
+def split_count(chances: FloatArray, count: int, rng: np.random.Generator) -> dict[int, int]:
+    """Return how many of some draws fall on each option, options without a draw left out."""
+    drawn = rng.multinomial(count, chances / chances.sum())
+    return {int(i): int(drawn[i]) for i in np.flatnonzero(drawn)}
+
+
+def generator(seed: int, position: int, key: bytes) -> np.random.Generator:
+    """Return the random numbers that belong to one text of one prompt."""
+    digest = hashlib.blake2b(f"{seed}/{position}/".encode() + key, digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
