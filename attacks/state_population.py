@@ -1,7 +1,8 @@
 """Whom membership inference judges: the distinct states of members and of held-out dialogues.
 
 Guarantees: each state is judged once; a state that the other side holds in any turn is dropped, for it
-decides nothing; the order depends on the states' texts only; empty states name nobody and are left out.
+decides nothing; the order depends on the states' texts only, and a state that several dialogues of a side hold is that
+of the first by id; empty states name nobody and are left out.
 
 Voids the guarantee: near-copies of members among the held-out dialogues, which are not looked for.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hushbot.attacks.blind_baseline import related
 from hushbot.intervals import FloatArray
 from hushbot.prompts import render_state
 from hushbot.types import AuditSplit, Dialogue, DialogueState, Metric
@@ -27,6 +29,7 @@ class Unit(NamedTuple):
     text: str
     dialogue_id: str
     n_triplets: int
+    domains: tuple[str, ...]
 
 
 class Population(NamedTuple):
@@ -37,6 +40,8 @@ class Population(NamedTuple):
     pool: list[Unit]
     """Held-out states that choose the threshold."""
     notes: list[str]
+    related: Mapping[str, str]
+    """By the id of a member or non-member: what the split dealt out together with it."""
 
     @classmethod
     def of(cls, split: AuditSplit, *, states: str, max_states: int | None, seed: int) -> Population:
@@ -59,7 +64,7 @@ class Population(NamedTuple):
                 kept = [kept[i] for i in chosen]
                 notes.append(f"{name}: {max_states} of them drawn at random")
             sides.append(kept)
-        population = cls(sides[0], sides[1], sides[2], notes)
+        population = cls(sides[0], sides[1], sides[2], notes, related(split))
         where = (
             "chosen on calibration and control dialogues"
             if population.has_pool
@@ -69,17 +74,14 @@ class Population(NamedTuple):
         return population
 
     @property
+    def sides(self) -> tuple[list[Unit], list[Unit], list[Unit]]:
+        """Return members, non-members and pool."""
+        return self.members, self.nonmembers, self.pool
+
+    @property
     def units(self) -> list[Unit]:
         """Return all sides, one after the other."""
         return [*self.members, *self.nonmembers, *self.pool]
-
-    @property
-    def clusters(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the dialogue of each member, non-member and pool state, for resampling."""
-        members, nonmembers, pool = (
-            [unit.dialogue_id for unit in side] for side in (self.members, self.nonmembers, self.pool)
-        )
-        return members, nonmembers, pool if self.has_pool else nonmembers
 
     @property
     def has_pool(self) -> bool:
@@ -90,11 +92,6 @@ class Population(NamedTuple):
     def counts(self) -> dict[str, Metric]:
         """Return how many states each side has."""
         return {"members": len(self.members), "nonmembers": len(self.nonmembers), "pool": len(self.pool)}
-
-    def divide(self, values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Cut one value per unit into members, non-members and pool."""
-        first, second = len(self.members), len(self.members) + len(self.nonmembers)
-        return values[:first], values[first:second], values[second:]
 
     def rows(self, raw: Mapping[str, FloatArray]) -> list[dict[str, Any]]:
         """Return one record per state, without its text."""
@@ -124,8 +121,9 @@ def _states(dialogue: Dialogue, which: str) -> list[DialogueState]:
 
 def _distinct(dialogues: Iterable[Dialogue], which: str) -> dict[DialogueState, Unit]:
     units: dict[DialogueState, Unit] = {}
-    for dialogue in dialogues:
+    for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.id):
         for state in _states(dialogue, which):
             if state not in units:
-                units[state] = Unit(render_state(state), dialogue.id, len(state))
+                domains = tuple(sorted({triplet.domain for triplet in state}))
+                units[state] = Unit(render_state(state), dialogue.id, len(state), domains)
     return units

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from hushbot.attacks.membership import Membership
 from hushbot.attacks.state_population import Population
@@ -19,8 +20,10 @@ from hushbot.schema import Schema
 from hushbot.types import AttackResult, AuditSplit, Decoding, Dialogue, Estimate, SlotValue, Turn
 
 SCHEMA = Schema(())
-QUICK = {"n_draws": 150}
+QUICK = {"n_draws": 150, "n_permutations": 99}
 NAMES = ("ppl", "ppl_zlib", "c_ppl", "dc_ppl", "min_k")
+KEYS = ("auc", "auc_p", "tpr_at_1pct_fpr", "realised_fpr", "threshold")
+NUMBERS = np.random.default_rng(0).permutation(10_000)
 
 
 def dialogue(name: str, *values: str) -> Dialogue:
@@ -29,13 +32,34 @@ def dialogue(name: str, *values: str) -> Dialogue:
     return Dialogue(id=name, turns=tuple(turns))
 
 
-def make_split(n_members: int = 150, n_nonmembers: int = 150, n_pool: int = 0, tail: str = "") -> AuditSplit:
-    """States of equal length, so that length says nothing; `tail` makes those of members longer."""
+def make_split(
+    n_members: int = 150,
+    n_nonmembers: int = 150,
+    n_pool: int = 0,
+    tail: str = "",
+    numbers: NDArray[np.int64] = NUMBERS,
+) -> AuditSplit:
+    """States of equal length with numbers at random, so that no text says whose it is; `tail` makes members' longer."""
+    names = iter(numbers)
 
     def side(kind: str, n: int, extra: str = "") -> tuple[Dialogue, ...]:
-        return tuple(dialogue(f"{kind}{i}", f"{kind} house {i:04d}{extra}") for i in range(n))
+        return tuple(dialogue(f"{kind}{i}", f"the house {next(names):04d}{extra}") for i in range(n))
 
     return AuditSplit(side("m", n_members, tail), side("n", n_nonmembers), side("c", n_pool))
+
+
+LEAN = {"n_draws": 100, "scores": ["dc_ppl"], "score": "dc_ppl"}
+
+
+def fresh_bot(seed: int) -> Bot:
+    """Return a bot that knows nothing, with noise of its own."""
+
+    @dataclass
+    class Seeded(Bot):
+        def _answer(self, prompt: str, continuation: str) -> torch.Tensor:
+            return super()._answer(f"{seed}{prompt}", continuation)
+
+    return Seeded()
 
 
 def noise(*key: str) -> float:
@@ -104,14 +128,144 @@ def test_memorised_members_stand_out_under_every_score_with_the_right_sign() -> 
     assert "pre-registered score: dc_ppl" in result.notes
 
 
+@dataclass
+class ShowingBot(Bot):
+    """A bot that shows its tokens, with all log-probabilities at mean -4 and spread 1."""
+
+    def token_statistics(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[torch.Tensor]:
+        answers = self.logprobs(prompts, continuations)
+        return [torch.stack([x, torch.full_like(x, -4.0), torch.ones_like(x)], dim=-1) for x in answers]
+
+
+def test_a_model_on_this_machine_with_a_reference_gives_every_score() -> None:
+    split = make_split()
+    target = ShowingBot(known=memoriser(split).known, reference=ShowingBot())
+    result = run(target, split, score="min_k_pp", scores=["min_k_pp", "ref_ratio"])
+    assert result.verdict == "leak"
+    for name in ("min_k_pp", "ref_ratio"):
+        assert estimate(result, f"{name}/auc").value == 1.0
+        assert estimate(result, f"{name}/delta_auc_over_blind").low > 0  # type: ignore[operator]
+    base = result.control["base"]
+    assert base["min_k_pp/auc"].low < 0.5 < base["min_k_pp/auc"].high
+    assert base["ref_ratio/auc"].value is None
+    assert result.queries == 2 * 4 * 300
+    assert {"min_k_pp", "ref_ratio"} <= set(result.rows[0])
+
+
+def test_what_a_target_cannot_give_is_not_measured_and_says_why() -> None:
+    split = make_split()
+    target = memoriser(split)
+    target.reference = None
+    result = run(target, split)
+    for name, reason in (("min_k_pp", "does not show its tokens"), ("ref_ratio", "no reference")):
+        for key in ("auc", "tpr_at_1pct_fpr", "realised_fpr", "delta_auc_over_blind"):
+            assert estimate(result, f"{name}/{key}").value is None
+            assert reason in estimate(result, f"{name}/{key}").method
+        assert (result.metrics[f"{name}/threshold"], result.metrics[f"{name}/auc_p"]) == (None, None)
+        assert any(note.startswith(f"{name} is not measured: ") and reason in note for note in result.notes)
+        assert name not in result.rows[0]
+    assert result.verdict == "leak"
+
+
+def test_a_registered_score_that_cannot_be_had_gives_no_verdict() -> None:
+    split = make_split()
+    result = run(memoriser(split), split, score="min_k_pp")
+    assert (result.verdict, result.headline.estimate.value) == ("not_measured", None)
+    assert estimate(result, "ppl/auc").value == 1.0
+
+
+def test_tokens_that_cannot_be_shown_cost_one_score_and_not_the_audit() -> None:
+    @dataclass
+    class Broken(ShowingBot):
+        def token_statistics(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[torch.Tensor]:
+            raise AuditError("no statistics today")
+
+    split = make_split()
+    result = run(Broken(known=memoriser(split).known, reference=Bot()), split)
+    assert result.verdict == "leak"
+    assert "min_k_pp is not measured: no statistics today" in result.notes
+
+
+def test_dialogues_are_judged_by_all_the_states_they_hold() -> None:
+    numbers = iter(NUMBERS)
+
+    def side(kind: str) -> tuple[Dialogue, ...]:
+        return tuple(dialogue(f"{kind}{i}", *(f"the house {next(numbers):04d}" for _ in range(3))) for i in range(120))
+
+    split = AuditSplit(side("m"), side("n"))
+    # The bot knows one state of each member: enough for `min`, and a third of the way for `mean`.
+    one = {render_state(d.turns[1].state or frozenset()) for d in split.members}
+    target = Bot(known=one.__contains__, reference=Bot())
+    found = {how: run(target, split, states="all", unit="dialogue", aggregate=how) for how in ("mean", "min")}
+    assert found["min"].headline.key == "dialogue/dc_ppl/tpr_at_1pct_fpr"
+    assert found["min"].headline.estimate.value == 1.0
+    assert found["min"].verdict == "leak"
+    assert estimate(found["mean"], "dialogue/dc_ppl/auc").value > 0.95  # type: ignore[operator]
+    by_state = estimate(found["min"], "dc_ppl/auc")
+    assert by_state.value == pytest.approx(1 / 3 + 2 / 3 * 0.5, abs=0.1)
+    assert by_state == estimate(found["mean"], "dc_ppl/auc")
+    assert found["min"].blind is not None
+    assert {"auc", "dialogue/auc", "dialogue/permutation_p"} <= set(found["min"].blind)
+    assert set(found["min"].control["base"]) >= {"dc_ppl/auc", "dialogue/dc_ppl/auc"}
+
+
+@pytest.fixture(scope="module")
+def null_results() -> list[AttackResult]:
+    return [run(fresh_bot(seed), make_split(120, 120), seed, **LEAN) for seed in range(30)]
+
+
+def test_a_bot_that_knows_nothing_is_called_a_leak_no_more_often_than_said(null_results: list[AttackResult]) -> None:
+    verdicts = [result.verdict for result in null_results]
+    # One-sided at 2.5%: 0.75 expected, more than 3 would occur in 0.7% of all cases.
+    assert verdicts.count("leak") <= 3
+    assert verdicts.count("no_leak_detected") >= 25
+
+
+def test_a_bot_that_remembers_is_called_a_leak_nearly_always() -> None:
+    found = []
+    for seed in range(20):
+        numbers = np.random.default_rng(seed).permutation(10_000)
+        split = make_split(120, 120, numbers=numbers)
+        found.append(run(memoriser(split, boost=1.5), split, seed, **LEAN).verdict)
+    assert found.count("leak") >= 19
+
+
+def test_the_two_sided_p_holds_its_level_and_falls_on_either_side(null_results: list[AttackResult]) -> None:
+    p = [result.metrics["dc_ppl/auc_p"] for result in null_results]
+    assert all(isinstance(value, float) and 0 < value <= 1 for value in p)
+    assert sum(value <= 0.05 for value in p) <= 5  # type: ignore[operator]
+    split = make_split(120, 120)
+    backwards = run(memoriser(split, boost=-3.0), split, **LEAN)
+    assert backwards.metrics["dc_ppl/auc_p"] == pytest.approx(2 / 101)
+    assert backwards.verdict == "inconclusive"
+
+
+def test_ties_are_chance_and_no_finding() -> None:
+    @dataclass
+    class Even(Bot):
+        def _answer(self, prompt: str, continuation: str) -> torch.Tensor:
+            return torch.full((len(continuation.split()),), -1.0)
+
+    split = make_split()
+    for turned in (split, AuditSplit(split.nonmembers, split.members)):
+        result = run(Even(reference=Even()), turned)
+        for name in NAMES:
+            if name != "ppl_zlib":  # sees the text, and differs with it
+                assert estimate(result, f"{name}/auc").value == 0.5
+                assert estimate(result, f"{name}/tpr_at_1pct_fpr").value == 0.0
+                assert result.metrics[f"{name}/auc_p"] == 1.0
+        assert result.verdict == "no_leak_detected"
+
+
 def test_the_base_control_knows_nothing_and_the_blind_baseline_neither() -> None:
     split = make_split()
     result = run(memoriser(split), split)
     base = result.control["base"]
-    assert set(base) == {f"{n}/{key}" for n in NAMES for key in ("auc", "tpr_at_1pct_fpr", "realised_fpr", "threshold")}
+    assert set(base) == {f"{name}/{key}" for name in (*NAMES, "min_k_pp", "ref_ratio") for key in KEYS}
     assert base["dc_ppl/auc"].low < 0.5 < base["dc_ppl/auc"].high
     assert result.blind is not None
     assert result.blind["length_auc"].value == 0.5
+    assert result.blind["auc"].low <= 0.5 <= result.blind["auc"].high
     assert result.queries == 2 * 3 * 300
 
 
@@ -176,7 +330,7 @@ def test_scores_that_cannot_be_measured_are_inconclusive(monkeypatch: pytest.Mon
     def auc(*_: object, **__: object) -> Estimate:
         raise AuditError("a score is nan")
 
-    monkeypatch.setattr("hushbot.attacks.membership.auc", auc)
+    monkeypatch.setattr("hushbot.attacks.membership_levels.auc", auc)
     result = run(Bot(), make_split())
     assert (result.verdict, result.headline.estimate.value, result.metrics) == ("inconclusive", None, {})
     assert result.headline.key == "dc_ppl/tpr_at_1pct_fpr"
@@ -214,7 +368,11 @@ def test_members_that_length_gives_away_are_called_confounded() -> None:
     result = run(memoriser(split), split)
     assert estimate(result, "dc_ppl/auc").value == 1.0
     assert result.verdict == "inconclusive"
-    assert any(note.startswith("length_auc = 1.000 without any model") for note in result.notes)
+    assert result.blind is not None
+    for name in ("auc", "length_auc", "zlib_auc"):
+        assert result.blind[name].low > 0.9
+        assert any(note.startswith(f"confounded: blind {name} = 1.000") for note in result.notes)
+    assert estimate(result, "dc_ppl/delta_auc_over_blind").value == 0.0
 
 
 def test_members_on_the_unexpected_side_are_flagged() -> None:
@@ -237,7 +395,8 @@ def test_members_and_nonmembers_are_shuffled_together_in_one_call() -> None:
     target = Bot()
     run(target, split)
     wholes = [text for text in target.asked if text.startswith("Belief State:")]
-    sides = ["m house" in text for text in wholes[:300]]
+    members = {f"{STATE_MARKER} {render_state(d.final_state)}" for d in split.members if d.final_state}
+    sides = [text in members for text in wholes[:300]]
     assert sum(sides) == 150
     assert 30 < sum(sides[:150]) < 120
 
@@ -279,6 +438,15 @@ def test_shared_states_are_dropped_from_both_sides_in_whatever_turn_they_occur()
     assert "members: 1 states judged, 2 shared ones dropped" in every.notes
 
 
+def test_a_state_that_several_dialogues_hold_is_the_first_ones_by_id_in_whatever_order_they_come() -> None:
+    members = (dialogue("m2", "own"), dialogue("m1", "own"), dialogue("m3", "own"))
+    for given in (members, members[::-1]):
+        population = Population.of(AuditSplit(given, (dialogue("n", "other"),)), states="all", max_states=None, seed=0)
+        assert [(unit.dialogue_id, unit.domains) for unit in population.members] == [("m1", ("restaurant",))]
+        assert set(population.related) == {"m1", "m2", "m3", "n"}
+        assert len({population.related[name] for name in ("m1", "m2", "m3")}) == 1
+
+
 def test_unknown_and_empty_states_name_nobody() -> None:
     empty = Dialogue("e", (Turn("hi", frozenset()), Turn("hi", None)))
     split = AuditSplit((empty, dialogue("m", "own")), (empty, dialogue("n", "other")))
@@ -298,7 +466,10 @@ def test_states_can_be_capped_at_random() -> None:
     [
         ({"score": "blue"}, "score='blue'"),
         ({"scores": ["ppl"]}, "score='dc_ppl' must be one of"),
-        ({"scores": ["dc_ppl", "min_k_pp"]}, "scores="),
+        ({"scores": ["dc_ppl", "min_q"]}, "scores="),
+        ({"unit": "dialogue"}, "unit='dialogue' must be 'state' unless states='all'"),
+        ({"aggregate": "max"}, "attack.membership.aggregate"),
+        ({"n_permutations": 20}, "n_permutations=20"),
         ({"states": "last"}, "attack.membership.states"),
         ({"max_states": 0}, "max_states=0"),
         ({"level": 1.0, "n_draws": 5}, "n_draws=5"),

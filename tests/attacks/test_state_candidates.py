@@ -83,7 +83,8 @@ def test_low_scores_rank_first_and_ties_fall_at_random() -> None:
 
 
 def test_a_score_that_is_not_finite_ranks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def score(target: Any, prefixes: Sequence[str], suffixes: Sequence[str]) -> dict[str, Any]:
+    def score(target: Any, prefixes: Sequence[str], suffixes: Sequence[str], *, names: Sequence[str]) -> dict[str, Any]:
+        assert set(names) == {"ppl", "ppl_zlib", "c_ppl", "dc_ppl"}
         assert prefixes == ["Belief State:"]
         assert suffixes == [" Taxi(departure=ely)"]
         return {"ppl": np.ones(1), "ppl_zlib": np.ones(1), "c_ppl": np.ones(1), "dc_ppl": np.array([np.nan])}
