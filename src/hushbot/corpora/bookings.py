@@ -34,6 +34,10 @@ class BookingsDatabase:
         changed = {triplet.domain for triplet in state ^ previous} or {triplet.domain for triplet in state}
         return "; ".join(self._describe(domain, state) for domain in sorted(changed & self.tables.keys()) if changed)
 
+    def entries(self) -> frozenset[str]:
+        """Return every value of every table."""
+        return frozenset(value for rows in self.tables.values() for row in rows for value in row.values())
+
     def _describe(self, domain: str, state: DialogueState) -> str:
         rows = self.tables[domain]
         columns = rows[0].keys() if rows else ()

@@ -113,6 +113,11 @@ class MultiwozDatabase:
         changed = {triplet.domain for triplet in state ^ previous} & held
         return "; ".join(self._found(domain, state) for domain in sorted(changed or held) if domain in self.tables)
 
+    def entries(self) -> frozenset[str]:
+        """Return every value of every table, in small letters."""
+        columns = (column for table in self.tables.values() for column in table.rows_with.values())
+        return frozenset(value for column in columns for value in column)
+
     def _found(self, domain: str, state: DialogueState) -> str:
         table = self.tables[domain]
         rows = table.matching(sorted(triplet for triplet in state if triplet.domain == domain))
