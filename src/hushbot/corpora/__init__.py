@@ -40,6 +40,7 @@ _READERS = {
     "bookings": _Reader("bookings", "load_bookings", {}),
     "hr_multiwoz": _Reader("delta", "load_delta", {}),
     "hub": _Reader("hub", "load_hub", {}),
+    "medical_records": _Reader("medical_records", "load_medical_records", {}),
     "multiwoz20": _Reader("multiwoz", "load_multiwoz", {"version": "2.0"}),
     "multiwoz21": _Reader("multiwoz", "load_multiwoz", {"version": "2.1"}),
     "multiwoz22": _Reader("schema_guided", "load_schema_guided", {"name": "multiwoz 2.2"}),
@@ -54,9 +55,9 @@ def load(name_or_path: str | Path, **options: object) -> Corpus:
     """Load a corpus by name, or from a folder or file whose format is recognised.
 
     Args:
-        name_or_path: `bookings` (bundled), `multiwoz20`, `multiwoz21`, `multiwoz22`, `multiwoz24`, `sgd`,
-            `schema_guided`, `unified`, `hr_multiwoz` (each with `path=...`), `hub` (with `rows_or_id=...`),
-            or a path.
+        name_or_path: `bookings` (bundled), `medical_records` (invented when asked for), `multiwoz20`, `multiwoz21`,
+            `multiwoz22`, `multiwoz24`, `sgd`, `schema_guided`, `unified`, `hr_multiwoz` (each with `path=...`),
+            `hub` (with `rows_or_id=...`), or a path.
         options: What the reader of that format takes, such as `path`, `on_error` or `splits`.
 
     Raises:
