@@ -26,7 +26,7 @@ from hushbot.corpora.files import listing
 from hushbot.corpora.groups import Group, canonical_json, group_related
 from hushbot.corpora.near_duplicates import NearDuplicate, find_near_duplicates
 from hushbot.errors import ConfigError, DataError
-from hushbot.types import AuditSplit, Dialogue, SlotValue
+from hushbot.types import AuditSplit, Canary, Dialogue, SlotValue
 
 SIDES = ("members", "nonmembers", "calibration", "controls")
 MANIFEST_VERSION = 1
@@ -159,7 +159,7 @@ def make_split(corpus: Corpus, settings: SplitSettings, seed: int) -> SplitRepor
         if len(sides[side]) < asked:
             notes.append(f"{side}: {len(sides[side])} of the {asked} dialogues asked for; groups stay together")
     chosen = {side: tuple(sorted(placed, key=lambda dialogue: dialogue.id)) for side, placed in sides.items()}
-    drawn = AuditSplit(**{side: chosen[side] for side in SIDES})
+    drawn = AuditSplit(chosen["members"], chosen["nonmembers"], chosen["calibration"], chosen["controls"])
     duplicates = find_near_duplicates(drawn.members, drawn.nonmembers, settings.near_duplicate)
     return SplitReport(drawn, tuple(notes), duplicates, chosen[_UNUSED])
 
@@ -262,8 +262,19 @@ def manifest(drawn: AuditSplit | SplitReport, corpus: Corpus, seed: int) -> dict
         "seed": seed,
         "data_sha256": data_sha256(corpus.dialogues),
         **ids,
+        **_coins(drawn.split.canaries),
         "near_duplicates": [duplicate._asdict() for duplicate in drawn.near_duplicates],
         "notes": [*corpus.notes, *drawn.notes],
+    }
+
+
+def _coins(canaries: Sequence[Canary]) -> dict[str, object]:
+    """Return who the canaries are, what they say and which were chosen; nothing where there are none."""
+    if not canaries:
+        return {}
+    return {
+        "canaries_sha256": data_sha256([canary.dialogue for canary in canaries]),
+        "canary_coins": {canary.dialogue.id: canary.is_inserted for canary in canaries},
     }
 
 
@@ -295,4 +306,7 @@ def _difference(key: str, found: object, expected: object) -> str:
             gone = listing(sorted(then - now)) or "none"
             return f"{key}: {len(then - now)} only there ({gone}), {len(now - then)} only now"
         return f"{key}: the same entries in another order or number"
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        n_other = sum(found.get(name) != expected.get(name) for name in {*found, *expected})
+        return f"{key}: {n_other} of its {len(found)} entries are others now"
     return f"{key} is {found!r}, now {expected!r}"
