@@ -120,7 +120,7 @@ def test_a_redirect_is_refused(server: Server) -> None:
 @pytest.mark.parametrize("answer", [b"no json", b"{}", b'{"choices": []}', b"[]", completion(None), completion([])])
 def test_an_answer_without_a_text_is_an_error(server: Server, answer: bytes) -> None:
     server.answers = [(200, answer, {})]
-    with pytest.raises(AuditError, match="endpoint's answer"):
+    with pytest.raises(AuditError, match=r"endpoint's answer|did not answer with JSON"):
         endpoint(server).complete("hello")
 
 

@@ -4,7 +4,7 @@ Guarantee: importing this package imports no torch; each name is looked up when 
 
 >>> import hushbot.targets
 >>> sorted(hushbot.targets.__all__)
-['LocalTarget', 'Target']
+['HTTPTarget', 'LocalTarget', 'Target']
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hushbot.protocols import Target
+    from hushbot.targets.http import HTTPTarget
     from hushbot.targets.local import LocalTarget
 
-__all__ = ["LocalTarget", "Target"]
+__all__ = ["HTTPTarget", "LocalTarget", "Target"]
 
-_HOMES = {"LocalTarget": "hushbot.targets.local", "Target": "hushbot.protocols"}
+_HOMES = {
+    "HTTPTarget": "hushbot.targets.http",
+    "LocalTarget": "hushbot.targets.local",
+    "Target": "hushbot.protocols",
+}
 
 
 def __getattr__(name: str) -> object:
