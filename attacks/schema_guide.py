@@ -36,7 +36,7 @@ def find_schema(decoders: Sequence[Decoder], source: str, target: Target, gold: 
         return Guide(None, 0, [])
     if source == "gold":
         return Guide(gold, 0, [f"guided by the true schema ({len(gold.slots)} slots): an upper bound"])
-    from hushbot.attacks.schema_probe import ProbeSettings, probe
+    from hushbot.attacks.schema_asking import ProbeSettings, probe
 
     found = probe(target, seed=seed, settings=ProbeSettings())
     true = {(slot.domain, slot.name) for slot in gold.slots}

@@ -1,4 +1,4 @@
-"""Targets for `hushbot audit`: the bot of a run directory, or any model folder or hub id.
+"""Targets for `hushbot audit`: the bot of a run directory, any model folder or hub id, or an endpoint (`endpoint`).
 
 Guarantees: a run's bot is attacked with the members that its manifest names, and its base control is the backbone its
 own configuration names; a data pack or a bot that has changed since is refused, and so is a configuration that would
@@ -16,7 +16,7 @@ from typing import Any
 from hushbot.composition import find_problems
 from hushbot.corpora.split import check_manifest
 from hushbot.errors import ConfigError, DataError
-from hushbot.evaluation.experiment import Experiment
+from hushbot.evaluation.experiment import Experiment, Say
 from hushbot.evaluation.making import target_of
 from hushbot.evaluation.tradeoff import AUDIT_NOTE
 from hushbot.protocols import Target
@@ -25,6 +25,7 @@ from hushbot.storage import read_json
 from hushbot.targets.local import LocalTarget
 from hushbot.training.backbone import weights_sha256
 from hushbot.training.stack import build_stack
+from hushbot.types import AuditReport
 
 _BUILT = ("fit", "backbone", "recipe")
 """What of an audited run's configuration is built or decides what is."""
@@ -32,6 +33,73 @@ _BUILT = ("fit", "backbone", "recipe")
 
 _TAKEN_OVER = ("data", "split", "seed")
 """What says who was a member, which is the audited run's to say."""
+_TAKEN_IF_THERE = ("canaries",)
+"""What says so, too, where there is such a thing."""
+
+
+def chosen(config: Mapping[str, Any], trust: Sequence[str]) -> tuple[dict[str, Any], RunDirectory | None]:
+    """Return an audit's whole configuration, with what says who is audited, and the run that says who was a member.
+
+    Raises:
+        ConfigError: The target's settings are missing or wrong.
+        DataError: There is no such run.
+    """
+    target, run = config["target"], config["run"]
+    if target == "run":
+        if not run:
+            raise ConfigError("run is empty; target=run needs run=DIR, the run directory to attack")
+        audited = RunDirectory.open(run)
+        # Runs of one split share their manifest, so the bot itself must be part of what an audit is.
+        shown = audited.read_report().run.model_dump(include={"id", "weights_sha256"})
+        return {**config, **setting_of(audited, trust), "audited": shown}, audited
+    if target == "hf" and config["model"]:
+        # The path may hold other weights tomorrow.
+        return {**config, "audited": weights_of(config["model"], config["adapter"])}, None
+    if target == "http":
+        from hushbot.evaluation.endpoint import check_endpoint
+
+        check_endpoint(config)
+        members = RunDirectory.open(run) if run else None
+        return {**config, **({} if members is None else setting_of(members, trust))}, members
+    raise ConfigError(
+        f"target={target!r} model={config['model']!r}: give target=run run=DIR, target=hf model=PATH, "
+        "or target=http url=URL model=NAME"
+    )
+
+
+def name_of(config: Mapping[str, Any], audited: RunDirectory | None) -> str:
+    """Return what reports call the bot: its recipes where they are known, or its name."""
+    if config["target"] == "run" and audited is not None:
+        return "+".join(audited.read_report().recipe.stack)
+    return Path(str(config["model"])).name
+
+
+def load_target(
+    config: Mapping[str, Any],
+    audited: RunDirectory | None,
+    experiment: Experiment,
+    report: AuditReport,
+    trust: Sequence[str],
+    say: Say,
+) -> tuple[Target, AuditReport]:
+    """Return the bot to attack, and the report with what is known of it.
+
+    Raises:
+        AuditError: It is of no use.
+        ConfigError: Something cannot be loaded, or is not trusted.
+        DataError: It is not the bot, or not the split, that it is said to be.
+    """
+    if config.get("manifest"):
+        check_manifest(read_json(Path(config["manifest"])), experiment.manifest)
+    if config["target"] == "http":
+        from hushbot.evaluation.endpoint import load_endpoint_target
+
+        target, update = load_endpoint_target(config, audited, experiment, report, say)
+    elif audited is not None:
+        target, update = load_run_target(audited, experiment, config["inference"], trust)
+    else:
+        target, update = load_model_target(config["model"], config["adapter"], config["inference"])
+    return target, report.model_copy(update={**update, "run": report.run.model_copy(update=update.pop("run"))})
 
 
 def setting_of(audited: RunDirectory, trust: Sequence[str]) -> dict[str, Any]:
@@ -45,13 +113,14 @@ def setting_of(audited: RunDirectory, trust: Sequence[str]) -> dict[str, Any]:
     theirs = audited.config
     if missing := [key for key in _TAKEN_OVER if key not in theirs]:
         raise DataError(f"{audited.config_path} has no {', '.join(missing)}; give a run directory of `train`")
-    return {key: theirs[key] for key in _TAKEN_OVER}
+    return {key: theirs[key] for key in (*_TAKEN_OVER, *_TAKEN_IF_THERE) if key in theirs}
 
 
 def _check(audited: RunDirectory, trust: Sequence[str]) -> None:
     """Check what would be built of an audited run's configuration, before any of it is."""
     config = audited.config
-    problems = find_problems({key: config[key] for key in (*_TAKEN_OVER, *_BUILT) if key in config}, trust)
+    keys = (*_TAKEN_OVER, *_TAKEN_IF_THERE, *_BUILT)
+    problems = find_problems({key: config[key] for key in keys if key in config}, trust)
     if problems:
         raise ConfigError(*(f"{audited.config_path}: {problem}" for problem in problems))
 

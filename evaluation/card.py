@@ -2,8 +2,8 @@
 
 Guarantees: made from a report alone, a model-card section with Hugging Face front matter; every number keeps its
 interval and n; what was not measured is named, with its reason, and never written as zero; no formal guarantee reads
-"no formal guarantee", never as an epsilon. No value of any dialogue and no text of the bot is in it: names of
-metrics, recipes and data, counts, hashes, and reasons that libraries of ours wrote.
+"no formal guarantee", never as an epsilon, and "unknown" for a bot that others trained. No value of any dialogue and no
+text of the bot is in it: names of metrics, recipes and data, counts, hashes, and reasons that libraries of ours wrote.
 
 What voids it: a report edited by hand, or a data set whose very name is private.
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hushbot.evaluation.tradeoff import AUDIT_NOTE, arm_name, control_of, is_audit
+from hushbot.evaluation.tradeoff import AUDIT_NOTE, arm_name, control_of, is_audit, is_foreign
 from hushbot.run import write_atomically
 from hushbot.types import AttackResult, AuditReport, Estimate, PrivacyInfo
 
@@ -29,6 +29,7 @@ ATTACKS = (
     "targeted_extraction",
     "schema_probe",
     "membership",
+    "blind",
     "quiz",
     "identifier_leak",
     "canaries",
@@ -60,7 +61,7 @@ def privacy_card(report: AuditReport) -> str:
         f"# Privacy card: {_plain(arm_name(report))}, seed {report.run.seed}",
         *_status(report),
         "## What was trained\n\n" + _bullets(_training(report)),
-        "## Formal guarantee\n\n" + _guarantee(report.recipe.privacy),
+        "## Formal guarantee\n\n" + _guarantee(report),
         "## Utility\n\n" + _utility(report),
         "## Attacks\n\n" + _attacks(report),
         "## What was not tested\n\n" + _bullets(_untested(report)),
@@ -72,7 +73,8 @@ def privacy_card(report: AuditReport) -> str:
 def front_matter(report: AuditReport) -> dict[str, Any]:
     """Return the metadata of a Hugging Face model card; a metric that was not measured has no entry."""
     slug = re.sub(r"[^A-Za-z0-9._/-]+", "-", _data_name(report)).strip("-./") or "unnamed"
-    tags = ["hushbot", "task-oriented-dialogue", "privacy", "memorisation", *report.recipe.stack]
+    recipes = [] if is_foreign(report) else report.recipe.stack
+    tags = ["hushbot", "task-oriented-dialogue", "privacy", "memorisation", *recipes]
     tags += ["differential-privacy"] if report.recipe.privacy is not None else []
     front: dict[str, Any] = {
         "library_name": "transformers",
@@ -109,7 +111,10 @@ def _status(report: AuditReport) -> Iterator[str]:
 
 def _training(report: AuditReport) -> Iterator[str]:
     data, run = report.data, report.run
-    yield f"recipe stack: `{_plain(arm_name(report))}`"
+    if is_foreign(report):
+        yield f"model: `{_plain(arm_name(report))}`, trained by others: by which recipe is unknown"
+    else:
+        yield f"recipe stack: `{_plain(arm_name(report))}`"
     if run.tokens_trained:
         yield (
             f"trained on {data.members} dialogues of {_plain(_data_name(report))} "
@@ -133,7 +138,13 @@ def recipe_notes(report: AuditReport) -> list[str]:
     return [note for note in report.notes if note.startswith(tuple(f"{name}: " for name in report.recipe.stack))]
 
 
-def _guarantee(privacy: PrivacyInfo | None) -> str:
+def _guarantee(report: AuditReport) -> str:
+    privacy = report.recipe.privacy
+    if privacy is None and is_foreign(report):
+        return (
+            "**Unknown.** Whether the training was differentially private cannot be seen from here, so nothing formal "
+            "is claimed. What speaks for this bot is what the attacks below could not find."
+        )
     if privacy is None:
         return (
             "**No formal guarantee.** The training was not differentially private, so there is no epsilon (which is "
@@ -177,11 +188,35 @@ def _attacks(report: AuditReport) -> str:
         return "No attack was run, so nothing is known of what this bot gives away."
     rows = [_attack_row(name, attack) for name, attack in report.attacks.items()]
     head = ["attack", "reads", "verdict", "headline", "value", "interval", "n", "control", "control's value"]
-    return (
-        f"{_table(head, rows)}\n\nHigher is more leakage. The control is the same number where there can be no leak: "
+    reading = (
+        "Higher is more leakage. The control is the same number where there can be no leak: "
         "read a headline only beside it. `no leak detected` says that this attack at this size found nothing, "
         "not that there is nothing."
     )
+    return "\n\n".join([_table(head, rows), reading, *_split_alone(report)])
+
+
+def _split_alone(report: AuditReport) -> Iterator[str]:
+    """Yield what the texts of both sides tell of who is a member, without any bot; nothing where nobody looked."""
+    found = {
+        name: ", ".join(_blind_numbers(attack.blind))
+        for name, attack in report.attacks.items()
+        if attack.blind is not None
+    }
+    lines = [f"beside `{_plain(name)}`: {numbers}" for name, numbers in found.items() if numbers]
+    if lines:
+        yield (
+            "What the split alone tells (`blind`), from texts and without asking any bot; 0.5 is chance, and only what "
+            f"exceeds it says anything of the bot:\n\n{_bullets(lines)}"
+        )
+
+
+def _blind_numbers(blind: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every area under a curve in a blind block, with its interval."""
+    for key, number in blind.items():
+        if key.endswith("auc") and isinstance(number, Mapping | Estimate):
+            value, interval, n = _cells(Estimate.model_validate(number))
+            yield f"`{_plain(key)}` {value}" + (f" ({interval}, n = {n})" if value != NOT_MEASURED else "")
 
 
 def _attack_row(name: str, attack: AttackResult) -> list[str]:
@@ -189,6 +224,7 @@ def _attack_row(name: str, attack: AttackResult) -> list[str]:
     value, interval, n = _cells(control)
     shown = value if control is None or control.value is None else f"{value}; {interval}; n = {n}"
     reads = "texts" if attack.threat_model == "text" else "texts and probabilities"
+    reads = "the split alone, no bot" if name == "blind" else reads
     headline = [f"`{_plain(attack.headline.metric)}`", *_cells(attack.headline.estimate)]
     return [f"`{_plain(name)}`", reads, VERDICTS[attack.verdict], *headline, _plain(label) or "none", shown]
 
@@ -210,7 +246,9 @@ def _untested(report: AuditReport) -> Iterator[str]:
     for name, attack in report.attacks.items():
         if attack.verdict in ("inconclusive", "not_measured"):
             yield f"`{_plain(name)}`: {VERDICTS[attack.verdict]}; its notes in report.json say why"
-        if control_of(name, attack)[1] is None:
+        if name == "membership" and attack.blind is None:
+            yield "`membership`: what the split alone tells of who is a member (`blind`) was not measured beside it"
+        if name != "blind" and control_of(name, attack)[1] is None:
             yield f"`{_plain(name)}` has no control beside its headline"
         numbers = {attack.headline.metric: attack.headline.estimate} | {
             key: number for key, number in attack.metrics.items() if number is None or isinstance(number, Estimate)
@@ -263,6 +301,9 @@ def _command(report: AuditReport) -> str:
         sources = {name: known[name] for name in ("model", "adapter") if name in known}
         shown = " ".join(f"{name}={_hub_id(source) or 'PATH'}" for name, source in sources.items())
         command = f"hushbot audit target=hf {shown} seed={report.run.seed}"
+    elif known.get("target") == "http":
+        model = _hub_id(known.get("model")) or "NAME"
+        command = f"hushbot audit target=http url=URL model={model} seed={report.run.seed}"
     elif known.get("target") == "run" or any(note.startswith(AUDIT_NOTE) for note in report.notes):
         command = "hushbot audit target=run run=RUN"
     else:

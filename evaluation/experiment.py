@@ -9,6 +9,7 @@ from typing import Any
 from hushbot.composition import decisive
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport, manifest
+from hushbot.evaluation.caching import CacheSettings
 from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.protocols import Attack, Tracker
 from hushbot.run import config_sha256
@@ -34,6 +35,8 @@ class Experiment:
     reveal: bool
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
     """Whether and how what attacks get out is assessed; by default it is not."""
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    """Whether the bot's answers are kept until the audit is complete."""
 
     @property
     def split(self) -> AuditSplit:

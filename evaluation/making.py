@@ -88,7 +88,7 @@ def _make_model(
     loaded = parts.backbone.load()
     started_from = base_fingerprint(loaded.model)
     if parts.is_trained:
-        say(f"training {experiment.name} on {len(experiment.split.members)} dialogues")
+        say(f"training {experiment.name} on {len(experiment.split.trained)} dialogues")
         result = fit(
             loaded.model,
             loaded.tokenizer,

@@ -2,7 +2,8 @@
 
 Guarantees: the page is one self-contained file without network access; whatever a bot said is hostile text and is
 escaped; a number without a measurement reads "not measured", and its reason stands in the notes; an arm without a
-formal guarantee reads "none" where others have their epsilon, never a number.
+formal guarantee reads "none" where others have their epsilon, never a number, and "unknown" of a bot that others
+trained.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from hushbot.errors import DataError
 from hushbot.evaluation.card import recipe_notes
 from hushbot.evaluation.tradeoff import (
     NO_GUARANTEE,
+    UNKNOWN_GUARANTEE,
     arm_name,
     control_of,
+    is_foreign,
     rows_of,
     tradeoff_csv,
     tradeoff_figure,
@@ -47,10 +50,10 @@ def _end(value: float | None) -> str:
 
 
 def guarantee(report: AuditReport) -> str:
-    """Write a run's differential privacy guarantee with its unit and delta, and at 1e-5, or that there is none."""
+    """Write a run's differential privacy guarantee with its unit and delta, and at 1e-5, or that none is known."""
     privacy = report.recipe.privacy
     if privacy is None:
-        return NO_GUARANTEE
+        return UNKNOWN_GUARANTEE if is_foreign(report) else NO_GUARANTEE
     if not math.isfinite(privacy.epsilon):
         return f"{NO_GUARANTEE} (epsilon is not finite)"
     also = "" if privacy.epsilon_at_1e5 is None else f" (epsilon {privacy.epsilon_at_1e5:.4g} at delta 1e-05)"
@@ -134,8 +137,8 @@ def summary(report: AuditReport) -> str:
     if accuracy is not None and accuracy.value is not None:
         parts.append(f"it gets {accuracy.value:.0%} of dialogue states wholly right")
     formal = guarantee(report)
-    is_formal = not formal.startswith(NO_GUARANTEE)
-    parts.append(f"its formal guarantee is {formal}" if is_formal else "it has no formal guarantee")
+    has_none = formal.startswith(NO_GUARANTEE)
+    parts.append("it has no formal guarantee" if has_none else f"its formal guarantee is {formal}")
     words = {
         "leak": "leaks",
         "no_leak_detected": "shows no leak",

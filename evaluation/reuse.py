@@ -27,13 +27,14 @@ from hushbot.composition import components, locate_trusted
 from hushbot.errors import ConfigError, DataError, HushbotError
 from hushbot.protocols import Recipe
 from hushbot.run import RunDirectory
+from hushbot.training.fit import TrainerSettings
 from hushbot.training.model_folder import folder_sha256, started_from
 from hushbot.training.stack import DEFAULT_MAKER, is_for_training
 from hushbot.types import AuditReport
 
 _DECISIVE = ("data", "split", "backbone", "trainer", "seed", "fit")
 """Top-level keys that decide the weights, beside the recipes; everything else is for after training."""
-_NOT_DECISIVE = ("num_threads", "keep_checkpoints", "progress_bar", "checkpoint_every_n_steps")
+_NOT_DECISIVE = (*TrainerSettings.no_effect, "num_threads")
 """Trainer settings that do not: threads are compared as they were, not as they were asked for."""
 _DAMAGE = (HushbotError, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What a folder that is damaged, half-written or another version's may raise: it is simply no twin."""
@@ -137,6 +138,8 @@ def _training_part(config: Mapping[str, Any], trust: Sequence[str]) -> str | Non
     if not any(kind and kind.makes_examples for kind in kinds.values()):
         recipes.insert(0, ["turn_level", DEFAULT_MAKER])
     settings = {key: config.get(key) for key in _DECISIVE}
+    canaries = config.get("canaries") or {}
+    settings["canaries"] = canaries if canaries.get("m") else None
     settings["trainer"] = {k: v for k, v in (config.get("trainer") or {}).items() if k not in _NOT_DECISIVE}
     return json.dumps([recipes, settings], sort_keys=True)
 

@@ -16,23 +16,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hushbot.composition import UNHASHED_KEYS, build, find_problems
+from hushbot.composition import build, find_problems, free_keys
+from hushbot.corpora.canaries import CanarySettings, with_canaries
 from hushbot.corpora.split import check_manifest, make_split
-from hushbot.errors import ConfigError, HushbotError
+from hushbot.errors import ConfigError, HushbotError, UnsupportedError
+from hushbot.evaluation.caching import CacheSettings, forget, remembering
 from hushbot.evaluation.card import write_card
 from hushbot.evaluation.experiment import Experiment, Say
+from hushbot.evaluation.following import check_installed, following
+from hushbot.evaluation.informing import confronted, informed
 from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.evaluation.tracking import Limit
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
-from hushbot.protocols import Target
+from hushbot.protocols import Attack, Target, Tracker
 from hushbot.run import RunDirectory, versions
+from hushbot.stats import unmeasured
 from hushbot.training.stack import build_stack
-from hushbot.types import AttackResult, AuditReport, DataInfo, RecipeInfo, RunInfo
+from hushbot.types import TIERS, AttackResult, AuditReport, DataInfo, Headline, RecipeInfo, RunInfo, Tier
 
 WHOLE_STATES_NOTE = (
-    "the membership attack scores whole states, which this bot was not trained to write; an attacker who knows its "
-    "layout may do better, which was not measured"
+    "the membership attack and the quiz ask in whole states, which this bot was not trained to write; an attacker who "
+    "knows its layout may do better, which was not measured"
 )
+WHOLE_STATES_NOTES = (
+    WHOLE_STATES_NOTE,
+    "the membership attack scores whole states, which this bot was not trained to write; an attacker who knows its "
+    "layout may do better, which was not measured",
+)
+"""How reports say that a bot learnt changes, those that were written before there was a quiz as well."""
 
 
 def check(config: Mapping[str, Any], trust: Sequence[str]) -> None:
@@ -59,31 +70,44 @@ def quieten() -> None:
 def prepare(config: Mapping[str, Any], name: str) -> Experiment:
     """Build the attacks and trackers, load the corpus, draw the split; components first, data last."""
     attacks = {key: build(node, f"attack.{key}") for key, node in config["attack"].items()}
-    trackers = {key: build(node, f"tracker.{key}") for key, node in config["tracker"].items()}
+    trackers = build_trackers(config["tracker"])
     settings = build(config["split"], "split")
     # A configuration that was written before there was such a block assesses nothing.
     sensitivity = build(config["sensitivity"], "sensitivity") if "sensitivity" in config else Sensitivity()
     corpus = build(config["data"], "data")
     seed = int(config["seed"])
+    canaries = build(config["canaries"], "canaries") if "canaries" in config else CanarySettings()
     return Experiment(
         config=config,
         name=name,
         corpus=corpus,
-        drawn=make_split(corpus, settings, seed),
+        drawn=with_canaries(make_split(corpus, settings, seed), corpus.schema, canaries, seed),
         attacks=attacks,
         trackers=trackers,
         seed=seed,
         reveal=bool(config["reveal"]),
         sensitivity=sensitivity,
+        cache=build(config["cache"], "cache") if "cache" in config else CacheSettings(),
     )
 
 
-def open_run(experiment: Experiment, path: Path) -> RunDirectory:
-    """Create the run directory, or open it again to resume; the manifest on disk must be ours."""
+def build_trackers(config: Mapping[str, Any]) -> dict[str, Tracker]:
+    """Build the tracker of a configuration, or several by name; each can work here."""
+    nodes = {"tracker": config} if "_target_" in config else {f"tracker.{name}": node for name, node in config.items()}
+    trackers: dict[str, Tracker] = {key: build(node, key) for key, node in nodes.items()}
+    check_installed(trackers.values())
+    return trackers
+
+
+def open_run(experiment: Experiment, path: Path, trust: Sequence[str] = ()) -> RunDirectory:
+    """Create the run directory, or open it again to resume; the manifest on disk must be ours.
+
+    Settings that change no result may differ from what is on disk, of recipes in packages in `trust` too.
+    """
     directory = RunDirectory(path)
     if directory.manifest_path.exists():
         check_manifest(directory.manifest, experiment.manifest)
-    return directory.create(experiment.config, experiment.manifest, free_keys=UNHASHED_KEYS)
+    return directory.create(experiment.config, experiment.manifest, free_keys=free_keys(experiment.config, trust))
 
 
 def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport:
@@ -122,15 +146,29 @@ def measure(
     experiment: Experiment, target: Target, directory: RunDirectory, report: AuditReport, say: Say
 ) -> AuditReport:
     """Run every attack that the report does not hold yet, writing it after each."""
-    if learns_changes(experiment) and WHOLE_STATES_NOTE not in report.notes:
-        # Also without that attack: a later audit of this run takes the notes over.
+    if learns_changes(experiment) and not says_changes(report):
+        # Also without those attacks: a later audit of this run takes the notes over.
         report = report.model_copy(update={"notes": [*report.notes, WHOLE_STATES_NOTE]})
+    with following(experiment.trackers.values(), directory.path, experiment.config, say):
+        with remembering(experiment.cache, target, directory) as asked:
+            report = _attack_each(experiment, asked, directory, report, say)
+        # Before the report is complete: a run that dies in between is started again, and leaves nothing in the clear.
+        kept = forget(experiment.cache, directory)
+        return finish(experiment, directory, report.model_copy(update={"notes": [*report.notes, *kept]}))
+
+
+def _attack_each(
+    experiment: Experiment, target: Target, directory: RunDirectory, report: AuditReport, say: Say
+) -> AuditReport:
+    """Return the report with every attack that it did not hold yet, written after each."""
     for name, attack in experiment.attacks.items():
         if name in report.attacks:
             continue
         say(f"attacking {experiment.name} with {name}")
         started = time.perf_counter()
-        result = attack.run(target, experiment.split, experiment.corpus.schema, seed=experiment.seed)
+        # An audit knows no recipe, but takes over the notes of the run that it is of.
+        attack = informed(attack, experiment.corpus, learns_changes=says_changes(report))
+        result = attacked(confronted(attack, report.recipe.privacy), target, experiment)
         result = experiment.sensitivity.add_to(result, seed=experiment.seed)
         if result.rows:
             records = directory.write_records(name, result.rows, reveal=experiment.reveal)
@@ -140,7 +178,25 @@ def measure(
         directory.write_report(report)
         for tracker in experiment.trackers.values():
             tracker.log(report)
-    return finish(experiment, directory, report)
+    return report
+
+
+def attacked(attack: Attack, target: Target, experiment: Experiment) -> AttackResult:
+    """Run one attack; one that needs what the target does not tell or cannot do is not measured, and says why."""
+    needs: Tier = getattr(attack, "needs", "full")
+    tier: Tier = getattr(target, "tier", "full")
+    if TIERS.index(needs) > TIERS.index(tier):
+        reason = f"it needs an endpoint of tier {needs!r}; this one's is {tier!r} (`hushbot doctor`)"
+        return _not_measured(attack, reason)
+    try:
+        return attack.run(target, experiment.split, experiment.corpus.schema, seed=experiment.seed)
+    except UnsupportedError as error:
+        return _not_measured(attack, str(error))
+
+
+def _not_measured(attack: Attack, reason: str) -> AttackResult:
+    headline = Headline(metric=getattr(attack, "headline_metric", "not_measured"), estimate=unmeasured(reason))
+    return AttackResult(verdict="not_measured", headline=headline, notes=[f"not measured: {reason}"])
 
 
 def measure_bot(
@@ -177,6 +233,11 @@ def measure_bot(
     )
     directory.write_report(report)
     return report
+
+
+def says_changes(report: AuditReport) -> bool:
+    """Return whether a report says that its bot was trained to write changes."""
+    return any(note in WHOLE_STATES_NOTES for note in report.notes)
 
 
 def learns_changes(experiment: Experiment) -> bool:

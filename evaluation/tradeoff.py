@@ -31,6 +31,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#9
 ALL_SEEDS = "all"
 NO_GUARANTEE = "none"
 """The privacy unit of a run that was not differentially private."""
+UNKNOWN_GUARANTEE = "unknown"
+"""The privacy unit of a bot that others trained: whether it has a guarantee cannot be seen from here."""
 GUARANTEES = ("epsilon", "delta")
 """Columns that bound every run of an arm by their largest value, not by their mean."""
 ALIKE = 0.1
@@ -57,7 +59,7 @@ class ArmRow(NamedTuple):
     numbers: Mapping[str, Point]
     """Column -> number; utility metrics and `<attack>/<headline metric>`, each attack's control beside it."""
     privacy_unit: str = NO_GUARANTEE
-    """What epsilon is about (`dialogue`); `none` without a guarantee."""
+    """What epsilon is about (`dialogue`); `none` without a guarantee, `unknown` of a bot that others trained."""
 
 
 def arm_name(report: AuditReport) -> str:
@@ -114,6 +116,13 @@ def is_audit(report: AuditReport) -> bool:
     return bool(report.attacks) and not report.utility and not report.run.seconds.keys() & {"train", "utility"}
 
 
+def is_foreign(report: AuditReport) -> bool:
+    """Say whether the bot came from outside (`target=hf`, `target=http`): nothing here knows how it was trained."""
+    audited = (report.model_extra or {}).get("audited")
+    target = audited.get("target") if isinstance(audited, Mapping) else None
+    return report.endpoint is not None or target in ("hf", "http")
+
+
 def _groups(reports: Sequence[AuditReport]) -> list[list[AuditReport]]:
     """Put together what is of one arm, corpus and size, and audits apart from runs."""
     groups: list[list[AuditReport]] = []
@@ -166,7 +175,9 @@ def _numbers(report: AuditReport) -> Iterator[tuple[str, Point]]:
 
 
 def _unit(report: AuditReport) -> str:
-    return report.recipe.privacy.unit if report.recipe.privacy else NO_GUARANTEE
+    if report.recipe.privacy is not None:
+        return report.recipe.privacy.unit
+    return UNKNOWN_GUARANTEE if is_foreign(report) else NO_GUARANTEE
 
 
 def _point(estimate: Estimate) -> Point:

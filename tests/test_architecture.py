@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
-    | {"values"},
-    {"training", "targets", "corpora", "run", "composition", "launching", "storage"},
+    | {"values", "permutation"},
+    {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"} | {"installation"},
     {"recipes", "attacks"},
     {"evaluation"},
     {"commands"},

@@ -13,11 +13,13 @@ from hushbot.cli import main
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for verb in ("train", "audit", "compare", "report", "ls", "validate", "reproduce"):
+    for verb in ("train", "audit", "compare", "report", "ls", "validate", "reproduce", "serve", "doctor", "gate"):
         assert verb in text
 
 
-@pytest.mark.parametrize("verb", ["train", "audit", "compare", "report", "ls", "validate", "reproduce"])
+@pytest.mark.parametrize(
+    "verb", ["train", "audit", "compare", "report", "ls", "validate", "reproduce", "serve", "doctor", "gate"]
+)
 def test_verbs_explain_themselves(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out

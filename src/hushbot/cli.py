@@ -42,7 +42,7 @@ def train(overrides: Overrides = None, trust: Trust = None, config_dir: ConfigDi
 
 @app.command(epilog="Example: hushbot audit target=run run=runs/turn_level-s0-1a2b3c4d")
 def audit(overrides: Overrides = None, trust: Trust = None, config_dir: ConfigDir = None) -> None:
-    """Attack an existing bot: target=run run=DIR, or target=hf model=PATH_OR_ID [adapter=PATH]."""
+    """Attack an existing bot: target=run run=DIR, target=hf model=PATH_OR_ID, or target=http url=URL model=NAME."""
     from hushbot.commands import audit as command
 
     command.main(overrides or [], trust=trust or [], config_dir=config_dir)
@@ -82,6 +82,53 @@ def reproduce(
     command.main(paper, overrides or [], out=out, read=read, trust=trust or [], config_dir=config_dir)
 
 
+@app.command(
+    epilog="Example: hushbot serve run=runs/turn_level-s0-1a2b3c4d port=8000, then hushbot audit target=http "
+    "url=http://127.0.0.1:8000/v1 model=turn_level run=runs/turn_level-s0-1a2b3c4d"
+)
+def serve(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="run=DIR, and perhaps port=8000 (0 takes a free one), model=NAME, base=NAME, faults=[...]"),
+    ] = None,
+    trust: Trust = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Serve a run's bot as an OpenAI-compatible endpoint on the loopback address, until Ctrl-C."""
+    from hushbot.commands import serve as command
+
+    command.main(overrides or [], trust=trust or [], config_dir=config_dir)
+
+
+@app.command(
+    epilog="Example: hushbot doctor url=http://localhost:8000/v1 model=NAME key_variable=MY_KEY. Exit codes: 0 the "
+    "endpoint can be audited, 1 it cannot, 2 usage."
+)
+def doctor(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="The endpoint: url=URL model=NAME [key=value ...]; without it, this machine is examined"),
+    ] = None,
+) -> None:
+    """Say what this machine and installation can do, or what an endpoint tells and whether it is true."""
+    from hushbot.commands import doctor as command
+
+    command.main(settings or [])
+
+
+@app.command(
+    epilog="Example: hushbot gate runs/turn_level-s0-1a2b3c4d budget=budget.yaml. Exit codes: 0 within budget, "
+    "1 error, 2 usage or budget file, 3 budget broken, 4 inconclusive or not measured."
+)
+def gate(
+    arguments: Annotated[list[str], typer.Argument(help="A report.json or a run directory, and budget=FILE")],
+) -> int:
+    """Check a report against a leakage budget file; the exit code says whether it is kept."""
+    from hushbot.commands import gate as command
+
+    return command.main(arguments)
+
+
 @app.command()
 def ls(group: Annotated[str | None, typer.Argument(help="One group only, such as recipe")] = None) -> None:
     """List recipes, attacks, data, backbones and trackers, one line each."""
@@ -119,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
 def guarded(action: Callable[[], object]) -> int:
     """Run an action and return its exit code; errors raised on purpose are printed, bugs keep their traceback."""
     try:
-        action()
+        code = action()  # a command whose answer is an exit code returns it
     except HushbotError as error:
         problems = error.problems if isinstance(error, ConfigError) else (str(error),)
         for problem in problems:
@@ -136,7 +183,7 @@ def guarded(action: Callable[[], object]) -> int:
             error.show()
             return int(error.exit_code)
         raise
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def run() -> None:

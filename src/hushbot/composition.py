@@ -11,6 +11,7 @@ group that holds a dict of components (`recipe`, `attack`) keeps the order in wh
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -20,17 +21,21 @@ from pathlib import Path
 from typing import Any
 
 from hushbot.errors import ConfigError, HushbotError
+from hushbot.storage import without_keys
 
 STACKED_GROUPS = ("recipe", "attack")
 """Groups of which several options may be chosen at once."""
 _DICT_GROUPS = (*STACKED_GROUPS, "tracker")
-"""Groups that hold components by name."""
+"""Groups that hold components by name; a tracker may also stand by itself."""
 _STACK = re.compile(r"[\w+-]*")
 _LIST = re.compile(r"\[([\w\s,-]*)\]")
 """A chosen list of plain names; anything else is left to Hydra."""
 _NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
 """Lines of a Hydra error that mislead or say nothing to a user."""
-UNHASHED_KEYS = frozenset({"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "inference"})
+UNHASHED_KEYS = frozenset(
+    {"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "inference", "cache"}
+    | {"pace", "key_variable"}
+)
 """Top-level keys that change where or how a run happens, not what it measures."""
 
 
@@ -70,6 +75,8 @@ def _with_all_groups(config: dict[str, Any], name: str) -> dict[str, Any]:
     Without attacks a bot is trained and its utility measured.
     """
     config.setdefault("attack", {})
+    if name == "serve":
+        return config  # neither trains nor attacks
     needed, example = ("attack", "membership") if name == "audit" else ("recipe", "turn_level")
     if not config.get(needed):
         raise ConfigError(f"{needed}=[]: `hushbot {name}` needs at least one; set {needed}={example}")
@@ -155,9 +162,33 @@ def config_files() -> list[Path]:
     return sorted(config_root().rglob("*.yaml"))
 
 
-def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides what a run measures, whatever folder it runs in: the part that is hashed."""
-    return {key: value for key, value in config.items() if key not in UNHASHED_KEYS}
+def decisive(config: Mapping[str, Any], trust: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what decides what a run measures, whatever folder it runs in and however fast: the part that is hashed.
+
+    Settings without effect are known of hushbot's own components and of those that `trust` allows to import.
+    """
+    return without_keys(config, free_keys(config, trust))
+
+
+def free_keys(config: Mapping[str, Any], trust: Sequence[str] = ()) -> frozenset[str]:
+    """Return the keys that may differ when a run is resumed: `UNHASHED_KEYS`, and what is said to have no effect.
+
+    Recipes say so, and the trainer's settings.
+
+    Without canaries their settings decide nothing: such a run is the one that was made before there were any.
+    """
+    recipes, canaries = config.get("recipe"), config.get("canaries")
+    keys = set(UNHASHED_KEYS)
+    if isinstance(canaries, Mapping) and canaries.get("m") == 0:
+        keys.add("canaries")
+    owners = {f"recipe.{name}": node for name, node in (recipes.items() if isinstance(recipes, Mapping) else ())}
+    for owner, node in (owners | {"trainer": config.get("trainer")}).items():
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            continue  # what it is instead is told when the configuration is checked
+        with contextlib.suppress(ConfigError):  # likewise, or nobody may import it here
+            kind = locate_trusted(str(node["_target_"]), trust)
+            keys |= {f"{owner}.{setting}" for setting in getattr(kind, "no_effect", ())}
+    return frozenset(keys)
 
 
 def find_problems(config: Mapping[str, Any], trust: Sequence[str] = ()) -> list[str]:
@@ -226,6 +257,8 @@ def _group_problems(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message per entry of a group that is no component, such as settings of an option not chosen."""
     for group in _DICT_GROUPS:
         entries = config.get(group, {})
+        if group == "tracker" and isinstance(entries, Mapping) and "_target_" in entries:
+            continue  # one tracker, as its own file has it
         if not isinstance(entries, Mapping):
             yield f"{group}={entries!r} must be a mapping of components; choose options with {group}=NAME"
             continue
@@ -244,8 +277,10 @@ def _plain_types() -> dict[str, Any]:
     natural = typing.Annotated[int, Field(ge=0)]
     types: dict[str, Any] = {"seed": natural, "seeds": list[natural], "arms": list[str]}
     types |= dict.fromkeys(("fit", "reveal"), bool)
-    types |= dict.fromkeys(("runs_dir", "comparison", "target"), str)
-    types |= dict.fromkeys(("run", "out", "model", "adapter"), str | None)
+    types |= dict.fromkeys(("runs_dir", "comparison", "target", "start_text"), str)
+    types |= dict.fromkeys(
+        ("run", "out", "model", "adapter", "url", "key_variable", "reference_model", "manifest"), str | None
+    )
     return types | dict.fromkeys(("launcher", "inference"), dict[str, count])
 
 

@@ -31,9 +31,9 @@ IDENTIFIER_SLOTS = frozenset(
 PLAIN_COLUMNS = frozenset([
     "dialogue_id", "document_id", "query_id", "turn", "seed", "rank",
     "role", "side", "group", "arm", "split", "population", "member", "is_member",
-    "domain", "domains", "slot", "slots", "type", "kind", "identifier_type", "data_type",
+    "domain", "domains", "slot", "slots", "line", "type", "kind", "identifier_type", "data_type",
     "attack", "decoder", "decoding", "ranking", "strategy", "method", "score_name",
-    "outcome", "verdict", "status",
+    "outcome", "verdict", "status", "complexity", "granularity",
 ])
 # fmt: on
 """Columns of a record that name things and identify nobody; every other text is masked."""

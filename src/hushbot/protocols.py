@@ -15,7 +15,8 @@ their ranges, data enters only through the methods.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hushbot.schema import Schema
@@ -157,6 +158,23 @@ class Tracker(Protocol):
 
     def log(self, report: AuditReport) -> None:
         """Take in the report as it stands; called again each time it grows."""
+        ...
+
+
+@runtime_checkable
+class RunTracker(Tracker, Protocol):
+    """A tracker that keeps something open while it follows a run."""
+
+    def check(self) -> None:
+        """Raise a ConfigError where something is missing that it needs; called before anything is trained."""
+        ...
+
+    def follow(self, folder: Path, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        """Open what it keeps, for the run in this directory and under this configuration; `say` tells the user."""
+        ...
+
+    def close(self) -> None:
+        """Close what it keeps, whether or not the run is complete."""
         ...
 
 

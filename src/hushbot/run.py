@@ -39,12 +39,13 @@ from pydantic import ValidationError
 
 from hushbot.errors import AuditError, DataError
 from hushbot.masking import mask_row
-from hushbot.storage import differences, float_leaves, plain_json, read_json, write_atomically
+from hushbot.storage import differences, float_leaves, plain_json, read_json, without_keys, write_atomically
 from hushbot.types import AuditReport
 
 __all__ = [
     "RunDirectory",
     "config_sha256",
+    "read_report",
     "report_json",
     "report_schema",
     "versions",
@@ -83,8 +84,9 @@ class RunDirectory:
         Args:
             config: The whole resolved configuration.
             manifest: Who is a member, the canaries' coins, the hash of the data.
-            free_keys: Top-level configuration keys that may differ when a run is resumed, because they change
-                where or how it happens and not what it measures; the file keeps what it has.
+            free_keys: Configuration keys, dotted below the top level (`recipe.dp_sgd.engine`), that may differ
+                when a run is resumed, because they change where or how it happens and not what it measures; the
+                file keeps what it has.
 
         Raises:
             ConfigError: The configuration holds something that JSON and YAML cannot.
@@ -100,7 +102,7 @@ class RunDirectory:
             # Both are compared before either is written: a refused run leaves the directory as it was.
             if self.config_path.exists():
                 _refuse_difference(
-                    self.config_path, _without(self.config, free_keys), _without(plain_config, free_keys)
+                    self.config_path, without_keys(self.config, free_keys), without_keys(plain_config, free_keys)
                 )
             if self.manifest_path.exists():
                 _refuse_difference(self.manifest_path, self.manifest, plain_manifest)
@@ -173,6 +175,11 @@ class RunDirectory:
         return self.path / "records"
 
     @property
+    def cache(self) -> Path:
+        """Return the directory of answers that are kept until the audit ends; made by whoever writes there."""
+        return self.path / "cache"
+
+    @property
     def config(self) -> dict[str, Any]:
         """Return the configuration on disk."""
         try:
@@ -238,16 +245,7 @@ class RunDirectory:
         Raises:
             DataError: There is none, or it breaks the format; names the file and the key.
         """
-        content = read_json(self.report_path)
-        try:
-            return AuditReport.model_validate(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise DataError(
-                f"{self.report_path}: {key}: {first['msg']} ({error.error_count()} problems in all); "
-                "the file was not written by this version of hushbot: run the audit again"
-            ) from error
+        return read_report(self.report_path)
 
     # The lock
 
@@ -279,6 +277,24 @@ class RunDirectory:
         finally:
             if not was_held:
                 self.close()
+
+
+def read_report(path: Path) -> AuditReport:
+    """Return the report in a file, wherever it lies.
+
+    Raises:
+        DataError: There is none, or it breaks the format; names the file and the key.
+    """
+    content = read_json(path)
+    try:
+        return AuditReport.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise DataError(
+            f"{path}: {key}: {first['msg']} ({error.error_count()} problems in all); "
+            "the file was not written by this version of hushbot: run the audit again"
+        ) from error
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:
@@ -338,10 +354,6 @@ def _parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
     return sink.getvalue()
-
-
-def _without(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in keys}
 
 
 def _refuse_difference(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

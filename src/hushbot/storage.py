@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,17 @@ def differences(found: Any, wanted: Any, key: str = "") -> Iterator[str]:
             yield from differences(found.get(name, _MISSING), wanted.get(name, _MISSING), inner)
     elif found != wanted or type(found) is not type(wanted):
         yield f"{key} is {_short(found)} there and {_short(wanted)} now"
+
+
+def without_keys(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Return a mapping without some of its keys, which are dotted where they lie deeper (`recipe.dp_sgd.engine`)."""
+    kept: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in keys:
+            continue
+        inner = {key.partition(".")[2] for key in keys if key.startswith(f"{name}.")}
+        kept[name] = without_keys(value, inner) if inner and isinstance(value, Mapping) else value
+    return kept
 
 
 def _short(value: Any) -> str:

@@ -16,6 +16,7 @@ import hydra
 import pytest
 from omegaconf import OmegaConf
 
+from hushbot.corpora.canaries import CanarySettings, draw_canaries
 from hushbot.protocols import Attack, Target
 from hushbot.schema import Schema, Slot
 from hushbot.types import AttackResult, AuditSplit, Decoding, Estimate
@@ -25,25 +26,39 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "attack"
 CONFIGS = sorted(FOLDER.rglob("*.yaml"))
-N_CONFIGS = 4
+N_CONFIGS = 8
 SMALL: dict[str, dict[str, Any]] = {
     "untargeted_extraction": {"n_samples": 200, "k": 50},
-    "membership": {"n_draws": 200},
+    "quiz": {"n_draws": 200, "max_records": 105},
+    "membership": {"n_draws": 200, "n_permutations": 99},
+    "blind": {"n_draws": 200, "n_permutations": 199},
     "targeted_extraction": {"decoders": ["greedy"], "lengths": [2, 3, 4], "max_prefixes": 120},
+    "identifier_leak": {"n_samples": 8, "max_documents": 40, "sweep_documents": 4},
     "schema_probe": {"temperatures": [1.0], "n_questions": 60, "n_samples": 60, "n_runs": 2},
+    "canaries": {"n_alternatives": 7, "n_draws": 200},
 }
 """Settings that keep these tests fast."""
 CHANCE: dict[str, Callable[[AttackResult], float | None]] = {
     "untargeted_extraction": lambda r: r.control["nonmembers"]["vanilla/dc_ppl/state_precision@50"].value,
     "membership": lambda _: 0.01,
+    "blind": lambda _: 0.5,
+    "quiz": lambda _: 0.5,
     "targeted_extraction": lambda r: r.control["nonmembers"]["greedy/none/state_precision"].value,
+    "identifier_leak": lambda r: r.control["nonmembers"]["leak_rate"].value,
     "schema_probe": lambda _: 0.0,
+    "canaries": lambda _: 0.0,
 }
 """What the headline is where nothing leaks."""
 OF_THE_SERVICE = frozenset({"schema_probe"})
 """Attacks on what a bot serves, not on persons: whoever knows the schema gives it away, members or not."""
-TEXT_ONLY = frozenset({"schema_probe"})
-"""Attacks that ask for no score."""
+OF_THE_SPLIT = frozenset({"blind"})
+"""Attacks that ask the bot nothing, for they measure the split: no bot leaks to them, and none can fail them."""
+OF_THE_CANARIES = frozenset({"canaries"})
+"""Attacks on dialogues that were made up for them: only a bot that was trained on those leaks, whatever its members."""
+ONE_SIDED = frozenset({"canaries"})
+"""Attacks whose headline is a bound from below: it has no upper end."""
+TEXT_ONLY = frozenset({"schema_probe", "identifier_leak"})
+"""Attacks that ask for no score, or can do without."""
 
 
 def load(path: Path) -> dict[str, Attack]:
@@ -67,8 +82,18 @@ def attack(named_attack: tuple[str, Attack]) -> Attack:
 
 
 @pytest.fixture
-def leaky(named_attack: tuple[str, Attack], memoriser: Any, stranger: Any) -> Any:
+def synthetic_split(synthetic_split: AuditSplit, synthetic_schema: Schema) -> AuditSplit:
+    """Return the split with canaries beside its sides, which only one attack looks at."""
+    return replace(synthetic_split, canaries=draw_canaries(synthetic_schema, CanarySettings(m=40), 0))
+
+
+@pytest.fixture
+def leaky(named_attack: tuple[str, Attack], memoriser: Any, stranger: Any, synthetic_split: AuditSplit) -> Any:
     """Return a bot that has what the attack is after."""
+    if named_attack[0] in OF_THE_SPLIT:
+        pytest.skip("the attack asks the bot nothing, so no bot leaks to it")
+    if named_attack[0] in OF_THE_CANARIES:
+        return replace(memoriser, members=synthetic_split.trained)
     return stranger if named_attack[0] in OF_THE_SERVICE else memoriser
 
 
@@ -84,6 +109,12 @@ def ignorant(named_attack: tuple[str, Attack], stranger: Any) -> Any:
 def comparable(result: AttackResult) -> dict[str, Any]:
     """Return everything about a result but how long it took."""
     return result.model_dump(exclude={"seconds"}) | {"rows": sorted(result.rows, key=str)}
+
+
+def turned(split: AuditSplit) -> AuditSplit:
+    """Return a split whose sides stand in the opposite order."""
+    sides = {name: getattr(split, name)[::-1] for name in ("members", "nonmembers", "canaries")}
+    return replace(split, **sides)
 
 
 @dataclass
@@ -138,8 +169,10 @@ def test_a_stranger_does_not(
     name, attack = named_attack
     result = attack.run(ignorant, synthetic_split, synthetic_schema, seed=0)
     estimate, chance = result.headline.estimate, CHANCE[name](result)
-    assert None not in (estimate.low, estimate.high, chance)
-    assert estimate.low <= chance <= estimate.high  # type: ignore[operator]
+    assert None not in (estimate.low, chance)
+    assert (estimate.high is None) == (name in ONE_SIDED)
+    assert estimate.low <= chance  # type: ignore[operator]
+    assert estimate.high is None or chance <= estimate.high  # type: ignore[operator]
     assert result.verdict == "no_leak_detected"
 
 
@@ -153,7 +186,7 @@ def test_the_same_seed_gives_the_same_result(
 def test_neither_batches_nor_the_order_of_dialogues_matter(
     attack: Attack, stranger: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
-    backwards = AuditSplit(synthetic_split.members[::-1], synthetic_split.nonmembers[::-1])
+    backwards = turned(synthetic_split)
     plain = attack.run(stranger, synthetic_split, synthetic_schema, seed=1)
     shuffled = attack.run(Rebatched(stranger, 7), backwards, synthetic_schema, seed=1)
     assert comparable(plain) == comparable(shuffled)
@@ -163,7 +196,7 @@ def test_uneven_sides_change_no_promise(
     attack: Attack, leaky: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
     uneven = replace(synthetic_split, nonmembers=synthetic_split.nonmembers[:110])
-    backwards = AuditSplit(uneven.members[::-1], uneven.nonmembers[::-1])
+    backwards = turned(uneven)
     result = attack.run(leaky, uneven, synthetic_schema, seed=2)
     assert result.verdict == "leak"
     assert comparable(result) == comparable(attack.run(leaky, backwards, synthetic_schema, seed=2))
@@ -186,6 +219,8 @@ def test_a_failing_target_is_inconclusive_and_never_zero(
     synthetic_split: AuditSplit,
     synthetic_schema: Schema,
 ) -> None:
+    if named_attack[0] in OF_THE_SPLIT:
+        pytest.skip("the attack asks the bot nothing, so no bot fails it")
     if failing == "mute_target" and named_attack[0] in TEXT_ONLY:
         pytest.skip("the attack asks for no score, so a bot without scores does not fail it")
     target = request.getfixturevalue(failing)
@@ -210,12 +245,13 @@ def test_a_result_survives_json(
 
 
 def test_every_query_is_counted(
-    attack: Attack, memoriser: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
+    named_attack: tuple[str, Attack], memoriser: Any, synthetic_split: AuditSplit, synthetic_schema: Schema
 ) -> None:
+    name, attack = named_attack
     result = attack.run(memoriser, synthetic_split, synthetic_schema, seed=0)
     asked = [memoriser, memoriser.reference]
     assert result.queries == sum(target.n_sampled + target.n_scored for target in asked)
-    assert result.queries > 0
+    assert (result.queries == 0) is (name in OF_THE_SPLIT)
 
 
 def test_a_target_without_a_reference_still_works(

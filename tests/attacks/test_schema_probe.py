@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from hushbot.attacks.schema_probe import METHODS, ProbeSettings, SchemaProbe, Trace, probe
+from hushbot.attacks.schema_asking import METHODS, ProbeSettings, Trace, probe
+from hushbot.attacks.schema_counts import n_needed
+from hushbot.attacks.schema_probe import SchemaProbe
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
 from hushbot.schema import Schema, Slot
@@ -154,9 +156,7 @@ def test_a_probe_keeps_only_what_was_seen_often_enough() -> None:
 
 def test_the_fewest_questions_are_those_after_which_nothing_got_better() -> None:
     trace = Trace([frozenset({("hotel", "area")}), frozenset(), frozenset({("taxi", "to")}), frozenset()], 4)
-    from hushbot.attacks.schema_probe import _n_needed
-
-    assert _n_needed(trace, {("hotel", "area"), ("taxi", "to")}) == 3
+    assert n_needed(trace, {("hotel", "area"), ("taxi", "to")}) == 3
     assert trace.pairs(2) == {("hotel", "area")}
     assert trace.pairs(min_count=2) == set()
 

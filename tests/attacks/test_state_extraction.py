@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hushbot.attacks import schema_probe
-from hushbot.attacks.schema_probe import Probed, ProbeSettings
+from hushbot.attacks import schema_asking
+from hushbot.attacks.schema_asking import Probed, ProbeSettings
 from hushbot.attacks.state_extraction import UntargetedExtraction
 from hushbot.errors import AuditError, ConfigError
 from hushbot.prompts import STATE_MARKER
@@ -420,7 +420,7 @@ def test_guided_decoders_probe_the_bot_once_and_its_questions_are_counted(monkey
         asked.append((target, seed, settings))
         return Probed(probed, 17, ["a note of the probe"])
 
-    monkeypatch.setattr(schema_probe, "probe", probe)
+    monkeypatch.setattr(schema_asking, "probe", probe)
     base = Choir({-1: GUIDED_LINES})
     target = Choir({-1: GUIDED_LINES}, base)
     result = several(target, ["schema_guided", "schema_guided:temperature=0.5"], n=24)
@@ -437,7 +437,7 @@ def test_a_probe_that_finds_nothing_is_inconclusive(monkeypatch: pytest.MonkeyPa
     def probe(target: Any, *, seed: int, settings: ProbeSettings) -> Probed:
         raise AuditError("probing found no slot")
 
-    monkeypatch.setattr(schema_probe, "probe", probe)
+    monkeypatch.setattr(schema_asking, "probe", probe)
     result = several(Choir({-1: GUIDED_LINES}), ["schema_guided"])
     assert (result.verdict, result.headline.estimate.value) == ("inconclusive", None)
     assert result.notes == ["sampling failed: probing found no slot"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hushbot import composition
-from hushbot.errors import ConfigError
+from hushbot.errors import ConfigError, DataError
 from hushbot.recipes.turn_level import TurnLevel
+from hushbot.run import RunDirectory
+from hushbot.training.fit import TrainerSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,3 +219,39 @@ def test_plain_settings_are_checked_strictly() -> None:
         "launcher.threads='two'",
     ]
     assert composition.find_problems(wrong)[: len(problems)] == problems
+
+
+def test_settings_without_effect_are_not_hashed_and_may_differ_in_a_resumed_run(tmp_path: Path) -> None:
+    first, other, noisier = (
+        composition.compose("train", ["recipe=dp_sgd", *more])
+        for more in ([], ["recipe.dp_sgd.chunk_tokens=64", "recipe.dp_sgd.engine=loop"], ["recipe.dp_sgd.delta=0.001"])
+    )
+    free = composition.free_keys(first)
+    assert {key for key in free if key.startswith("recipe")} == {"recipe.dp_sgd.engine", "recipe.dp_sgd.chunk_tokens"}
+    assert composition.decisive(first) == composition.decisive(other) != composition.decisive(noisier)
+    RunDirectory(tmp_path).create(first, {}, free_keys=free).close()
+    RunDirectory(tmp_path).create(other, {}, free_keys=free).close()
+    assert RunDirectory(tmp_path).config == first  # the file keeps what it has
+    with pytest.raises(DataError, match=r"recipe\.dp_sgd\.delta is None there and 0\.001 now"):
+        RunDirectory(tmp_path).create(noisier, {}, free_keys=free)
+
+
+def test_what_the_trainer_says_has_no_effect_may_differ_in_a_resumed_run(tmp_path: Path) -> None:
+    def composed(*overrides: str) -> dict[str, Any]:
+        return composition.compose("train", [f"trainer.{override}" for override in overrides])
+
+    first = composed()
+    other = composed("progress_bar=false", "keep_checkpoints=true", "checkpoint_every_n_steps=5")
+    free = composition.free_keys(first)
+    assert set(TrainerSettings.no_effect) < set(first["trainer"])
+    assert {key for key in free if key.startswith("trainer")} == {f"trainer.{key}" for key in TrainerSettings.no_effect}
+    assert composition.decisive(first) == composition.decisive(other) != composition.decisive(composed("max_epochs=3"))
+    RunDirectory(tmp_path).create(first, {}, free_keys=free).close()
+    RunDirectory(tmp_path).create(other, {}, free_keys=free).close()
+    with pytest.raises(DataError, match=r"trainer\.num_threads is None there and 2 now"):
+        RunDirectory(tmp_path).create(composed("num_threads=2"), {}, free_keys=free)
+
+
+@pytest.mark.parametrize("node", [None, 3, {}, {"_target_": "os.system"}, {"_target_": "hushbot.recipes.no.Such"}])
+def test_a_recipe_that_is_none_has_no_free_settings(node: object) -> None:
+    assert composition.free_keys({"recipe": {"x": node}, "trainer": node}) == composition.UNHASHED_KEYS

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,10 @@ from torch import Tensor, nn
 from hushbot.errors import ConfigError, DataError, HushbotError
 from hushbot.protocols import Recipe
 from hushbot.recipes.turn_level import TurnLevel
-from hushbot.schema import Schema
 from hushbot.training import module as module_file
 from hushbot.training.callbacks import BestWeights, LastCheckpoint
 from hushbot.training.data import DialogueData, Packer
-from hushbot.training.fit import FitResult, TrainerSettings, fit
+from hushbot.training.fit import FitResult, TrainerSettings
 from hushbot.training.module import TaskBot
 from hushbot.training.packing import PackedDialogue, loss_sum, unpack_rows
 from hushbot.training.stack import RecipeStack
@@ -40,62 +40,20 @@ SETTINGS = TrainerSettings(
 EVERY_STEP = replace(SETTINGS, checkpoint_every_n_steps=1)
 
 
-class PowerCut(Exception):
-    """The process died here."""
-
-
 Train = Callable[..., tuple[dict[str, Tensor], FitResult]]
+PowerCut = Callable[[object, str, int], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def train(
-    make_small_model: Callable[[], nn.Module], small_tokenizer: Any, few_dialogues: AuditSplit, tmp_path: Path
-) -> Train:
+def train(fit_small: Callable[..., Any], turn_stack: RecipeStack) -> Train:
     """Return a function that trains a fresh model and returns its weights and what `fit` said."""
 
     def run(
-        settings: TrainerSettings = SETTINGS,
-        *,
-        split: AuditSplit = few_dialogues,
-        folder: str = "a",
-        stack: RecipeStack | None = None,
-        model: nn.Module | None = None,
-        seed: int = 0,
-        max_length: int = 1024,
+        settings: TrainerSettings = SETTINGS, *, stack: RecipeStack = turn_stack, **more: Any
     ) -> tuple[dict[str, Tensor], FitResult]:
-        trained = model if model is not None else make_small_model()
-        result = fit(
-            trained,
-            small_tokenizer,
-            stack=stack or RecipeStack((TurnLevel(),)),
-            split=split,
-            schema=Schema(()),
-            settings=settings,
-            max_length=max_length,
-            checkpoint_dir=tmp_path / folder / "checkpoints",
-            seed=seed,
-        )
-        return {name: weight.detach().clone() for name, weight in trained.named_parameters()}, result
+        return fit_small(stack, settings, **more)  # type: ignore[no-any-return]
 
     return run
-
-
-def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def cut_power(monkeypatch: pytest.MonkeyPatch, owner: type, hook: str, call: int) -> None:
-    """Raise in the nth call of a hook, after it did its work."""
-    original, calls = getattr(owner, hook), [0]
-
-    def patched(self: Any, *args: Any) -> Any:
-        result = original(self, *args)
-        calls[0] += 1
-        if calls[0] == call:
-            raise PowerCut
-        return result
-
-    monkeypatch.setattr(owner, hook, patched)
 
 
 # --- learning ---
@@ -137,13 +95,13 @@ def test_the_calibration_loss_is_that_of_the_weights_after_the_epoch(
 
 def test_same_seed_same_bits_other_seed_other_bits(train: Train) -> None:
     first, second, other = train()[0], train()[0], train(seed=1)[0]
-    assert are_equal(first, second)
-    assert not are_equal(first, other)
+    assert first == second
+    assert first != other
 
 
 def test_nonmembers_change_nothing(train: Train, few_dialogues: AuditSplit) -> None:
     unusable = (Dialogue("secret", (Turn("hi", None, response=None),)),)
-    assert are_equal(train()[0], train(split=replace(few_dialogues, nonmembers=unusable, controls=unusable))[0])
+    assert train()[0] == train(split=replace(few_dialogues, nonmembers=unusable, controls=unusable))[0]
 
 
 def test_examples_that_lost_history_are_counted(train: Train, few_dialogues: AuditSplit, small_tokenizer: Any) -> None:
@@ -159,7 +117,7 @@ def test_examples_that_lost_history_are_counted(train: Train, few_dialogues: Aud
 
 def test_no_epochs_trains_nothing(train: Train, make_small_model: Callable[[], nn.Module]) -> None:
     weights, result = train(replace(SETTINGS, max_epochs=0))
-    assert are_equal(weights, dict(make_small_model().named_parameters()))
+    assert weights == dict(make_small_model().named_parameters())
     assert (result.epochs, result.steps, result.tokens_trained) == (0, 0, 0)
     assert result.best_calibration_loss is None
     assert result.supervised_tokens > 0
@@ -207,21 +165,20 @@ def count_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_run_cut_anywhere_resumes_to_the_same_bits(
     train: Train,
     monkeypatch: pytest.MonkeyPatch,
+    power_cut: PowerCut,
     owner: type,
     hook: str,
     call: int,
     kept: int,
     whole_run: Any,
 ) -> None:
-    with monkeypatch.context() as patch:
-        cut_power(patch, owner, hook, call)
-        with pytest.raises(PowerCut):
-            train(EVERY_STEP)
+    with power_cut(owner, hook, call):
+        train(EVERY_STEP)
     steps = count_steps(monkeypatch)
     weights, result = train(EVERY_STEP)
     whole, expected = whole_run
     assert len(steps) == 9 - kept
-    assert are_equal(weights, whole)
+    assert weights == whole
     assert replace(result, seconds=0, history=()) == replace(expected, seconds=0, history=())
     assert [replace(r, seconds=0) for r in result.history] == [replace(r, seconds=0) for r in expected.history]
 
@@ -240,17 +197,15 @@ def whole_run(train: Train, whole_runs: dict[str, Any]) -> Any:
 
 
 def test_a_run_cut_between_epochs_without_step_checkpoints_resumes(
-    train: Train, monkeypatch: pytest.MonkeyPatch, whole_run: Any
+    train: Train, power_cut: PowerCut, whole_run: Any
 ) -> None:
-    with monkeypatch.context() as patch:
-        cut_power(patch, TaskBot, "fill_gradients", 5)
-        with pytest.raises(PowerCut):
-            train()
-    assert are_equal(train()[0], whole_run[0])
+    with power_cut(TaskBot, "fill_gradients", 5):
+        train()
+    assert train()[0] == whole_run[0]
 
 
 def test_dropout_continues_where_it_was(
-    train: Train, monkeypatch: pytest.MonkeyPatch, make_small_model: Callable[[], nn.Module]
+    train: Train, power_cut: PowerCut, make_small_model: Callable[[], nn.Module]
 ) -> None:
     def with_dropout() -> nn.Module:
         model: Any = make_small_model()
@@ -258,12 +213,10 @@ def test_dropout_continues_where_it_was(
         return model  # type: ignore[no-any-return]
 
     whole = train(model=with_dropout(), folder="whole")[0]
-    with monkeypatch.context() as patch:
-        cut_power(patch, TaskBot, "fill_gradients", 6)
-        with pytest.raises(PowerCut):
-            train(EVERY_STEP, model=with_dropout())
-    assert are_equal(train(EVERY_STEP, model=with_dropout())[0], whole)
-    assert not are_equal(whole, train(folder="dry")[0])
+    with power_cut(TaskBot, "fill_gradients", 6):
+        train(EVERY_STEP, model=with_dropout())
+    assert train(EVERY_STEP, model=with_dropout())[0] == whole
+    assert whole != train(folder="dry")[0]
 
 
 KILLED_SCRIPT = """
@@ -318,7 +271,7 @@ def test_kill_9_in_mid_training_then_the_same_call_gives_the_same_bits(
     steps = count_steps(monkeypatch)
     weights, result = train(EVERY_STEP)
     assert len(steps) == 5
-    assert are_equal(weights, whole_run[0])
+    assert weights == whole_run[0]
     assert result.tokens_trained == whole_run[1].tokens_trained
 
 
@@ -351,7 +304,7 @@ def test_a_finished_run_is_not_trained_again(train: Train, monkeypatch: pytest.M
     weights, result = train(kept)
     monkeypatch.setattr(TaskBot, "fill_gradients", None)
     again, repeated = train(kept)
-    assert are_equal(weights, again)
+    assert weights == again
     assert replace(repeated, seconds=0) == replace(result, seconds=0)
 
 
@@ -418,8 +371,8 @@ def test_early_stopping_restores_the_best_weights(train: Train) -> None:
         weights, result = train(STOPPING)
     assert (result.epochs, result.stopped_early, result.best_calibration_loss) == (5, True, 3.0)
     assert len(seen) == 5
-    assert are_equal(weights, seen[2])
-    assert not are_equal(weights, seen[4])
+    assert weights == seen[2]
+    assert weights != seen[4]
 
 
 @pytest.mark.usefixtures("worse_after_epoch_3")
@@ -431,16 +384,12 @@ def test_early_stopping_restores_the_best_weights(train: Train) -> None:
         (LastCheckpoint, "on_train_epoch_end", 5),
     ],
 )
-def test_early_stopping_survives_a_cut(
-    train: Train, monkeypatch: pytest.MonkeyPatch, owner: type, hook: str, call: int
-) -> None:
+def test_early_stopping_survives_a_cut(train: Train, power_cut: PowerCut, owner: type, hook: str, call: int) -> None:
     whole, expected = train(STOPPING, folder="whole")
-    with monkeypatch.context() as patch:
-        cut_power(patch, owner, hook, call)
-        with pytest.raises(PowerCut):
-            train(STOPPING)
+    with power_cut(owner, hook, call):
+        train(STOPPING)
     weights, result = train(STOPPING)
-    assert are_equal(weights, whole)
+    assert weights == whole
     assert (result.epochs, result.steps, result.best_calibration_loss) == (5, 15, 3.0)
     assert result.stopped_early == expected.stopped_early is True
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from hushbot.recipes.dp_sgd import DpSgd
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
 from hushbot.training import gradients
-from hushbot.training.fit import FitResult, TrainerSettings, fit
+from hushbot.training.fit import FitResult, TrainerSettings
 from hushbot.training.guarantee import DOES_NOT_COVER
 from hushbot.training.ledger import PrivacyLedger, read_history
 from hushbot.training.module import STATE_KEY, TaskBot
@@ -56,68 +57,26 @@ FULL_BATCH = DpSgd(
 """All six members in each step, gradients as they are, noise below rounding."""
 
 
-class PowerCut(Exception):
-    """The process died here."""
-
-
 Train = Callable[..., tuple[dict[str, Tensor], FitResult]]
+PowerCut = Callable[[object, str, int], AbstractContextManager[None]]
 
 
 @pytest.fixture
-def train(
-    make_small_model: Callable[[], nn.Module], small_tokenizer: Any, few_dialogues: AuditSplit, tmp_path: Path
-) -> Train:
+def train(fit_small: Callable[..., Any]) -> Train:
     """Return a function that trains a fresh model privately and returns its weights and what `fit` said."""
 
     def run(
-        recipe: DpSgd = PRIVATE,
-        settings: TrainerSettings = SETTINGS,
-        *,
-        folder: str = "a",
-        split: AuditSplit = few_dialogues,
-        model: nn.Module | None = None,
-        seed: int = 0,
-        others: tuple[Recipe, ...] = (),
+        recipe: DpSgd = PRIVATE, settings: TrainerSettings = SETTINGS, *, others: tuple[Recipe, ...] = (), **more: Any
     ) -> tuple[dict[str, Tensor], FitResult]:
-        trained = model if model is not None else make_small_model()
-        result = fit(
-            trained,
-            small_tokenizer,
-            stack=RecipeStack((TurnLevel(), recipe, *others)),
-            split=split,
-            schema=Schema(()),
-            settings=settings,
-            max_length=1024,
-            checkpoint_dir=tmp_path / folder / "checkpoints",
-            seed=seed,
-        )
-        return {name: weight.detach().clone() for name, weight in trained.named_parameters()}, result
+        return fit_small(RecipeStack((TurnLevel(), recipe, *others)), settings, **more)  # type: ignore[no-any-return]
 
     return run
-
-
-def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def are_close(one: dict[str, Tensor], other: dict[str, Tensor], rel: float) -> bool:
     return one.keys() == other.keys() and all(
         torch.linalg.norm(one[name] - other[name]) <= rel * torch.linalg.norm(other[name]) for name in one
     )
-
-
-def cut_power(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
-    """Raise in the nth call of a function, after it did its work."""
-    original, calls = getattr(owner, name), [0]
-
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        calls[0] += 1
-        if calls[0] == call:
-            raise PowerCut
-        return result
-
-    monkeypatch.setattr(owner, name, patched)
 
 
 def n_spent(path: Path) -> int:
@@ -315,13 +274,9 @@ def test_empty_batches_are_steps_of_noise(train: Train, monkeypatch: pytest.Monk
     assert all(moved)
 
 
-def test_what_is_lost_with_a_checkpoint_stays_spent(
-    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "fill_gradients", 5)
-        with pytest.raises(PowerCut):
-            train(GIVEN)
+def test_what_is_lost_with_a_checkpoint_stays_spent(train: Train, power_cut: PowerCut, tmp_path: Path) -> None:
+    with power_cut(PrivateTaskBot, "fill_gradients", 5):
+        train(GIVEN)
     _, result = train(GIVEN)
     assert result.privacy is not None
     assert result.steps == 9
@@ -330,15 +285,11 @@ def test_what_is_lost_with_a_checkpoint_stays_spent(
     assert not any("budget" in note for note in result.notes)
 
 
-def test_what_was_lost_is_missing_from_the_budget(
-    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_was_lost_is_missing_from_the_budget(train: Train, power_cut: PowerCut, tmp_path: Path) -> None:
     stopping = replace(SETTINGS, patience=5, min_epochs=3, keep_checkpoints=True)
     for _ in range(2):  # both die in the first epoch, after three steps, of which no checkpoint tells
-        with monkeypatch.context() as patch:
-            cut_power(patch, PrivateTaskBot, "fill_gradients", 3)
-            with pytest.raises(PowerCut):
-                train(settings=stopping)
+        with power_cut(PrivateTaskBot, "fill_gradients", 3):
+            train(settings=stopping)
     weights, result = train(settings=stopping)
     assert (result.steps, result.epochs, result.stopped_early) == (3, 1, True)
     assert n_spent(tmp_path / "a") == 9
@@ -348,15 +299,13 @@ def test_what_was_lost_is_missing_from_the_budget(
     assert result.best_calibration_loss == result.history[0].calibration_loss  # of an epoch before min_epochs
     # It is over for good, and still there.
     again, repeated = train(settings=stopping)
-    assert are_equal(weights, again)
+    assert weights == again
     assert (repeated.steps, repeated.privacy, repeated.notes) == (3, result.privacy, result.notes)
 
 
-def test_a_budget_may_end_inside_an_epoch(train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "fill_gradients", 2)
-        with pytest.raises(PowerCut):
-            train()
+def test_a_budget_may_end_inside_an_epoch(train: Train, power_cut: PowerCut, tmp_path: Path) -> None:
+    with power_cut(PrivateTaskBot, "fill_gradients", 2):
+        train()
     _, result = train()
     assert (result.steps, result.epochs, result.stopped_early) == (7, 3, True)
     assert result.history[-1].calibration_loss is not None
@@ -426,12 +375,10 @@ def test_kill_9_never_gives_anything_back(
 
 
 @pytest.fixture
-def interrupted(train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def interrupted(train: Train, power_cut: PowerCut, tmp_path: Path) -> Path:
     """Return the folder of a run that died at its fifth step, with a checkpoint of four."""
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "fill_gradients", 5)
-        with pytest.raises(PowerCut):
-            train(settings=EVERY_STEP)
+    with power_cut(PrivateTaskBot, "fill_gradients", 5):
+        train(settings=EVERY_STEP)
     return tmp_path / "a"
 
 
@@ -515,13 +462,11 @@ def test_noise_that_is_another_one_is_refused(train: Train, interrupted: Path, f
         train(settings=EVERY_STEP)
 
 
-def test_a_last_step_that_moves_nothing_is_no_alarm(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_step_that_moves_nothing_is_no_alarm(train: Train, power_cut: PowerCut) -> None:
     # A step of 1.5e-7 moves a weight of 1, the last one, a ninth of it, is lost in rounding.
     slow = replace(EVERY_STEP, learning_rate=1.5e-7, schedule="linear")
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "fill_gradients", 9)
-        with pytest.raises(PowerCut):
-            train(GIVEN, slow)
+    with power_cut(PrivateTaskBot, "fill_gradients", 9):
+        train(GIVEN, slow)
     _, result = train(GIVEN, slow)
     assert result.steps == 9
 
@@ -531,27 +476,25 @@ def test_a_last_step_that_moves_nothing_is_no_alarm(train: Train, monkeypatch: p
 
 @pytest.mark.parametrize(("recipe", "cut_at"), [(PRIVATE, None), (GIVEN, None), (PRIVATE, 2)])
 def test_a_finished_run_says_the_same_when_it_is_opened_again(
-    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, recipe: DpSgd, cut_at: int | None
+    train: Train, power_cut: PowerCut, tmp_path: Path, recipe: DpSgd, cut_at: int | None
 ) -> None:
     kept = replace(SETTINGS, keep_checkpoints=True)
     if cut_at is not None:  # its budget then ends inside the last epoch
-        with monkeypatch.context() as patch:
-            cut_power(patch, PrivateTaskBot, "fill_gradients", cut_at)
-            with pytest.raises(PowerCut):
-                train(recipe, kept)
+        with power_cut(PrivateTaskBot, "fill_gradients", cut_at):
+            train(recipe, kept)
     weights, first = train(recipe, kept)
     again, second = train(recipe, kept)
-    assert are_equal(weights, again)
+    assert weights == again
     assert (second.steps, second.privacy, second.notes) == (first.steps, first.privacy, first.notes)
     assert any("budget" in note for note in second.notes) == (cut_at is not None)
     assert n_spent(tmp_path / "a") == 9
 
 
-def test_an_early_stop_is_not_laid_on_the_budget(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "fill_gradients", 2)
-        with pytest.raises(PowerCut):
-            train()
+def test_an_early_stop_is_not_laid_on_the_budget(
+    train: Train, monkeypatch: pytest.MonkeyPatch, power_cut: PowerCut
+) -> None:
+    with power_cut(PrivateTaskBot, "fill_gradients", 2):
+        train()
     original = PrivateTaskBot.on_train_epoch_end
 
     def stop(self: PrivateTaskBot) -> None:
@@ -568,11 +511,11 @@ def test_the_checkpoint_outlives_a_guarantee_that_could_not_be_computed(
     train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(self: PrivateTaskBot) -> PrivacyInfo | None:
-        raise PowerCut
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(PrivateTaskBot, "privacy", fail)
-        with pytest.raises(PowerCut):
+        with pytest.raises(KeyboardInterrupt):
             train()
     _, result = train()
     assert result.privacy is not None
@@ -617,7 +560,7 @@ def test_each_dialogue_is_drawn_as_often_as_epsilon_is_computed_for(
     assert all(30 - 4 * 5.2 < n < 30 + 4 * 5.2 for n in counts)
 
 
-def test_batches_are_never_drawn_twice(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_never_drawn_twice(train: Train, monkeypatch: pytest.MonkeyPatch, power_cut: PowerCut) -> None:
     drawn: list[list[list[int]]] = []
     original = PoissonBatches.epoch
 
@@ -630,10 +573,8 @@ def test_batches_are_never_drawn_twice(train: Train, monkeypatch: pytest.MonkeyP
     one_epoch = replace(EVERY_STEP, max_epochs=1)
     train(recipe, one_epoch)
     train(recipe, one_epoch, folder="b")
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "clip_gradient", 3)
-        with pytest.raises(PowerCut):
-            train(recipe, one_epoch, folder="c")
+    with power_cut(PrivateTaskBot, "clip_gradient", 3):
+        train(recipe, one_epoch, folder="c")
     train(recipe, one_epoch, folder="c")
     assert len(drawn) == 4
     assert all(one != other for i, one in enumerate(drawn) for other in drawn[:i])
@@ -671,14 +612,10 @@ def correlation(one: Tensor, other: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([one, other]))[0, 1])
 
 
-def test_noise_is_never_drawn_twice(
-    train: Train, noisy_gradients: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_is_never_drawn_twice(train: Train, noisy_gradients: list[Tensor], power_cut: PowerCut) -> None:
     loud = replace(GIVEN, noise_multiplier=100.0)
-    with monkeypatch.context() as patch:
-        cut_power(patch, PrivateTaskBot, "clip_gradient", 5)
-        with pytest.raises(PowerCut):
-            train(loud, EVERY_STEP)
+    with power_cut(PrivateTaskBot, "clip_gradient", 5):
+        train(loud, EVERY_STEP)
     train(loud, EVERY_STEP)  # from the fifth step on
     train(loud, replace(EVERY_STEP, max_epochs=1), folder="same-seed")
     assert len(noisy_gradients) == 5 + 5 + 3
@@ -691,8 +628,8 @@ def test_noise_is_never_drawn_twice(
 def test_a_known_seed_repeats_everything_and_promises_nothing(train: Train, tmp_path: Path) -> None:
     known = replace(PRIVATE, insecure_seed=5)
     first, result = train(known)
-    assert are_equal(first, train(known, folder="b")[0])
-    assert not are_equal(first, train(replace(known, insecure_seed=6), folder="c")[0])
+    assert first == train(known, folder="b")[0]
+    assert first != train(replace(known, insecure_seed=6), folder="c")[0]
     assert result.privacy is None
     assert "NOT private" in result.notes[0]
     with pytest.raises(PrivacyError, match="noise is known"):
@@ -786,7 +723,7 @@ def test_a_dialogue_without_a_finite_loss_is_passed_over_in_silence(
     broken, result = train(FULL_BATCH)
     assert result.steps == 3
     assert all(torch.isfinite(weight).all() for weight in broken.values())
-    assert not are_equal(weights, broken)
+    assert weights != broken
 
 
 # --- refusals ---

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hushbot.errors import ConfigError, DataError
-from hushbot.storage import differences, float_leaves, plain_json, read_json, write_atomically
+from hushbot.storage import differences, float_leaves, plain_json, read_json, without_keys, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +55,9 @@ def test_a_file_that_is_no_json_object_is_named(tmp_path: Path, text: str) -> No
 def test_floats_are_found_at_any_depth() -> None:
     value = {"a": [1.0, {"b": math.inf}], "c": 2, "d": "3.0"}
     assert list(float_leaves(value)) == [("a.0", 1.0), ("a.1.b", math.inf)]
+
+
+def test_keys_are_left_out_at_any_depth_and_what_is_not_there_is_no_error() -> None:
+    value = {"a": 1, "b": {"c": {"d": 2, "e": 3}, "a": 4}, "b.c": 5, "f": 6}
+    assert without_keys(value, {"a", "b.c.d", "b.x", "f.g", "no"}) == {"b": {"c": {"e": 3}, "a": 4}, "b.c": 5, "f": 6}
+    assert value["b"] == {"c": {"d": 2, "e": 3}, "a": 4}

@@ -124,6 +124,20 @@ def test_a_trusted_recipe_is_built(
     assert len(no_model) == 1
 
 
+def test_canaries_are_taken_over_where_a_run_has_them(finished: RunDirectory) -> None:
+    setting = {"data": {"_target_": "hushbot.corpora.bookings.load_bookings"}, "seed": 3}
+    setting["split"] = {"_target_": "hushbot.corpora.split.SplitSettings"}
+    finished.config_path.write_text(json.dumps(CONFIG | setting), encoding="utf-8")
+    assert audited.setting_of(finished, ()) == setting
+    setting["canaries"] = {"_target_": "hushbot.corpora.canaries.CanarySettings", "m": 8}
+    finished.config_path.write_text(json.dumps(CONFIG | setting), encoding="utf-8")
+    assert audited.setting_of(finished, ()) == setting
+    setting["canaries"] = {"_target_": "os.mkdir", "path": "trap"}
+    finished.config_path.write_text(json.dumps(CONFIG | setting), encoding="utf-8")
+    with pytest.raises(ConfigError, match="canaries"):
+        audited.setting_of(finished, ())
+
+
 def test_other_members_are_refused_before_the_bot_is_loaded(
     finished: RunDirectory, experiment: Experiment, no_model: list[dict[str, Any]]
 ) -> None:

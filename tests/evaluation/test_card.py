@@ -12,7 +12,7 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 
 from hushbot.evaluation.card import ATTACKS, CARD_NAME, front_matter, privacy_card, write_card
-from hushbot.types import AttackResult, AuditReport, Estimate, Headline, PrivacyInfo
+from hushbot.types import AttackResult, AuditReport, EndpointInfo, Estimate, Headline, PrivacyInfo, Verdict
 
 
 def neighbour(name: str) -> ModuleType:
@@ -122,6 +122,59 @@ def test_no_guarantee_is_said_and_is_no_epsilon_of_zero(report: AuditReport) -> 
     said = section(privacy_card(report), "Formal guarantee")
     assert said.lstrip().startswith("**No formal guarantee.**")
     assert "epsilon =" not in said
+
+
+OTHERS = [{"audited": {"target": "hf", "model": "a/b"}}, {"audited": {"target": "http", "model": "bot"}}]
+
+
+@pytest.mark.parametrize("known", [*OTHERS, {"endpoint": EndpointInfo(model="bot", tier="text")}])
+def test_how_others_trained_a_bot_is_unknown(report: AuditReport, known: dict[str, Any]) -> None:
+    card = privacy_card(changed(report, **known))
+    said = section(card, "Formal guarantee")
+    assert said.lstrip().startswith("**Unknown.**")
+    assert "No formal guarantee" not in card
+    assert "was not differentially private" not in card
+    assert "recipe stack" not in card
+    assert "by which recipe is unknown" in section(card, "What was trained")
+    assert "turn_level" not in front_matter(changed(report, **known))["tags"]
+
+
+def test_a_runs_own_bot_is_not_unknown(report: AuditReport) -> None:
+    card = privacy_card(changed(report, audited={"target": "run"}))
+    assert "**No formal guarantee.**" in card
+    assert "recipe stack: `turn_level+filter_guard`" in card
+
+
+def attack(verdict: Verdict, blind: dict[str, Any] | None) -> AttackResult:
+    half = Estimate(value=0.5, low=0.4, high=0.6, n=9)
+    return AttackResult(verdict=verdict, headline=Headline(metric="auc", estimate=half), blind=blind)
+
+
+def test_what_the_split_alone_tells_stands_beside_membership(report: AuditReport) -> None:
+    told = Estimate(value=0.75, low=0.7, high=0.8, level=0.98, n=40)
+    blind = {"auc": told, "length_auc": Estimate(value=None, method="too few"), "permutation_p": 0.01}
+    measured = changed(report, attacks={"membership": attack("inconclusive", blind)})
+    read_back = AuditReport.model_validate_json(measured.model_dump_json())  # where estimates are mappings
+    for each in (measured, read_back):
+        attacks = section(privacy_card(each), "Attacks")
+        assert "What the split alone tells (`blind`)" in attacks
+        assert attacks.endswith(
+            "- beside `membership`: `auc` 0.750 (0.700 to 0.800 (98%), n = 40), `length_auc` not measured\n"
+        )
+        assert "was not measured beside it" not in privacy_card(each)
+
+
+def test_membership_without_its_blind_baseline_says_so(report: AuditReport) -> None:
+    card = privacy_card(changed(report, attacks={"membership": attack("leak", None), "quiz": attack("leak", None)}))
+    assert "What the split alone tells" not in section(card, "Attacks")
+    assert "- `membership`: what the split alone tells of who is a member (`blind`) was not measured" in card
+    assert "- `quiz`: what the split alone" not in card
+
+
+def test_blind_asks_no_bot_and_needs_no_control(report: AuditReport) -> None:
+    card = privacy_card(changed(report, attacks={"blind": attack("no_leak_detected", None)}))
+    assert rows(section(card, "Attacks"))[2][1] == "the split alone, no bot"
+    assert "`blind` has no control" not in card
 
 
 def test_a_guarantee_stands_with_unit_delta_accountant_and_limits(report: AuditReport) -> None:

@@ -11,19 +11,23 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from hushbot.composition import compose
+from hushbot.corpora.canaries import CanarySettings, draw_canaries
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
 from hushbot.evaluation import making, suite
 from hushbot.evaluation.experiment import Experiment
+from hushbot.recipes.turn_level import TurnLevel
 from hushbot.run import RunDirectory
 from hushbot.schema import Schema, Slot
 from hushbot.training import fit as training
+from hushbot.training.data import Packer
 from hushbot.training.fit import TrainerSettings
-from hushbot.training.model_folder import folder_sha256
-from hushbot.training.stack import stack_name
-from hushbot.types import AuditReport, AuditSplit
+from hushbot.training.model_folder import folder_sha256, tiny_dir
+from hushbot.training.stack import RecipeStack, stack_name
+from hushbot.types import AuditReport, AuditSplit, Canary
 
 Make = Callable[..., AuditReport]
 
@@ -53,7 +57,9 @@ def make(synthetic_split: AuditSplit, synthetic_schema: Schema, tmp_path: Path) 
     )
     dialogues = (*split.members, *split.nonmembers, *split.calibration, *split.controls)
 
-    def run(name: str, *overrides: str, schema: Schema = synthetic_schema) -> AuditReport:
+    def run(
+        name: str, *overrides: str, schema: Schema = synthetic_schema, canaries: tuple[Canary, ...] = ()
+    ) -> AuditReport:
         config = compose(
             "train", ["trainer.accelerator=cpu", "trainer.progress_bar=false", "trainer.max_epochs=1", *overrides]
         )
@@ -61,7 +67,7 @@ def make(synthetic_split: AuditSplit, synthetic_schema: Schema, tmp_path: Path) 
             config=config,
             name=stack_name(config),
             corpus=Corpus(dialogues, schema, "synthetic"),
-            drawn=SplitReport(split),
+            drawn=SplitReport(replace(split, canaries=canaries)),
             attacks={},
             trackers={},
             seed=0,
@@ -102,6 +108,21 @@ def test_an_arm_with_another_guard_and_other_utility_takes_the_model_over(
     # A guard's notes are of its own settings, so the twin's are not repeated.
     assert theirs[0] not in second.notes
     assert len(lawful(second)) == 1
+
+
+def test_chosen_canaries_are_trained_on_beside_the_members(
+    make: Make, synthetic_schema: Schema, synthetic_split: AuditSplit
+) -> None:
+    canaries = draw_canaries(synthetic_schema, CanarySettings(m=8), 0)
+    n_chosen = sum(canary.is_inserted for canary in canaries)
+    assert 0 < n_chosen < 8
+    plain = make("plain")
+    report = make("canaries", canaries=canaries)
+    packer = Packer(RecipeStack((TurnLevel(),)), AutoTokenizer.from_pretrained(tiny_dir()), 1024)
+    more = sum(packed.n_supervised for packed in packer.pack([c.dialogue for c in canaries if c.is_inserted]))
+    assert report.data.supervised_tokens == plain.data.supervised_tokens + more
+    assert report.data.members == plain.data.members == 3
+    assert report.run.weights_sha256 != plain.run.weights_sha256
 
 
 def test_threads_may_be_asked_for_or_be_torchs_choice(make: Make, trained: list[int]) -> None:

@@ -54,6 +54,16 @@ def test_numbers_are_shown_with_interval_and_n() -> None:
     assert show(3) == "3"
 
 
+def test_a_bot_that_others_trained_has_no_guarantee_that_anybody_knows() -> None:
+    report = make_report("bot", 0, None, 0.6)
+    assert guarantee(report) == "none"
+    assert "it has no formal guarantee" in summary(report)
+    foreign = report.model_copy(update={"audited": {"target": "http", "model": "bot"}})
+    assert guarantee(foreign) == "unknown"
+    assert "its formal guarantee is unknown" in summary(foreign)
+    assert [row.privacy_unit for row in tradeoff.rows_of([report, foreign])] == ["none", "unknown", "none"]
+
+
 def test_page_is_self_contained_and_escapes_what_a_bot_said(runs: list[Path], tmp_path: Path) -> None:
     write_page(runs, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -125,6 +125,7 @@ def test_an_arm_that_adds_a_guard_takes_over_the_model(make_run: Any, muzzle: di
         config(TURN_LEVEL, data={"name": "y"}),
         config(TURN_LEVEL, trainer={"max_epochs": 3}),
         config(TURN_LEVEL, fit=False),
+        config(TURN_LEVEL, canaries={"m": 8, "repetitions": 2}),
         config({"private": {"_target_": f"{HERE}.Private"}, **TURN_LEVEL}),
     ],
 )
@@ -132,6 +133,18 @@ def test_a_model_that_was_trained_otherwise_is_not_taken(make_run: Any, other: d
     make_run("other", other, model=b"weights")
     directory, _ = make_run("mine", config(TURN_LEVEL))
     assert find_twin(directory) is None
+
+
+def test_canaries_are_part_of_what_a_model_is_trained_on(make_run: Any, muzzle: dict[str, Any]) -> None:
+    once, none = {"m": 8, "repetitions": 1}, {"m": 0, "repetitions": 2}
+    make_run("plain", config(TURN_LEVEL, canaries=once), model=b"weights")
+    same, _ = make_run("same", config(muzzle, canaries=once))
+    assert find_twin(same) is not None
+    other, _ = make_run("other", config(muzzle, canaries={**once, "repetitions": 2}))
+    assert find_twin(other) is None
+    make_run("without", config(TURN_LEVEL), model=b"weights")
+    off, _ = make_run("off", config(muzzle, canaries=none))
+    assert find_twin(off) is not None
 
 
 def test_a_private_run_takes_no_model(make_run: Any) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from hushbot.attacks.canaries import Canaries
 from hushbot.composition import compose
+from hushbot.corpora.canaries import CanarySettings, draw_canaries
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
 from hushbot.errors import AuditError, ConfigError, DataError, HushbotError
@@ -22,7 +24,7 @@ from hushbot.evaluation.utility import UtilitySettings
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.schema import Schema
-from hushbot.types import AttackResult, AuditReport, AuditSplit, Estimate, Headline
+from hushbot.types import AttackResult, AuditReport, AuditSplit, Estimate, Headline, PrivacyInfo
 
 SECRET = "pizza hut"
 
@@ -151,6 +153,45 @@ def test_every_attack_runs_once_and_each_is_on_disk_before_the_next(
     assert report.attacks["second"].headline.estimate.value == 0.25
     assert report.attacks["second"].records == "records/second.parquet"
     assert report.run.seconds["audit"] >= 0
+
+
+def test_an_attack_that_tests_a_claim_is_told_what_training_claims(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target, synthetic_schema: Schema
+) -> None:
+    experiment = make_experiment({"canaries": Canaries(n_alternatives=1, n_draws=100), "other": FakeAttack()})
+    split = replace(experiment.split, canaries=draw_canaries(synthetic_schema, CanarySettings(m=20), 0))
+    experiment = replace(experiment, drawn=replace(experiment.drawn, split=split))
+    privacy = PrivacyInfo(
+        unit="dialogue",
+        epsilon=2.5,
+        delta=1e-3,
+        accountant="prv",
+        noise_multiplier=1.0,
+        sample_rate=0.1,
+        steps=9,
+        max_grad_norm=1.0,
+        secure_rng=False,
+    )
+    with suite.open_run(experiment, tmp_path) as directory:
+        report = suite.start_report(experiment, directory)
+        report = report.model_copy(update={"recipe": report.recipe.model_copy(update={"privacy": privacy})})
+        report = suite.measure(experiment, stranger, directory, report, lambda _: None)
+        assert len(directory.manifest["canary_coins"]) == 20
+    found = report.attacks["canaries"]
+    assert found.metrics["claimed_epsilon"] == 2.5
+    assert isinstance(bound := found.metrics["epsilon_lower"], Estimate)
+    assert "delta 0.001" in bound.method
+
+
+def test_a_configuration_draws_its_canaries_and_one_without_draws_none() -> None:
+    config = compose("train", ["canaries.m=6", "canaries.kinds=[phone]", "split.members=20", "split.nonmembers=20"])
+    found = suite.prepare(config, "turn_level")
+    assert [canary.kind for canary in found.split.canaries] == ["phone"] * 6
+    assert any(note.startswith("canaries: ") for note in found.notes)
+    del config["canaries"]
+    plain = suite.prepare(config, "turn_level")
+    assert plain.split == replace(found.split, canaries=())
+    assert not [key for key in plain.manifest if "canar" in key]
 
 
 def test_trackers_hear_of_every_step(make_experiment: MakeExperiment, tmp_path: Path, stranger: Target) -> None:
@@ -417,3 +458,33 @@ def test_a_bot_is_asked_for_what_it_was_trained_to_write(
     assert done.notes.count(suite.WHOLE_STATES_NOTE) == learns_changes
     assert again.notes == done.notes == on_disk(tmp_path).notes
     assert ("running text" in str(report.utility_protocol["layout"])) is learns_changes
+
+
+def test_a_report_from_before_there_was_a_quiz_keeps_its_note(
+    make_experiment: MakeExperiment, tmp_path: Path, memoriser: Target
+) -> None:
+    experiment = make_experiment({}, config=tiny_config("recipe=dialogue_level"))
+    older = suite.WHOLE_STATES_NOTES[1]
+    assert older.startswith("the membership attack scores whole states")
+    assert "quiz" in suite.WHOLE_STATES_NOTE
+    with suite.open_run(experiment, tmp_path) as directory:
+        report = suite.start_report(experiment, directory)
+        assert not suite.says_changes(report)
+        before = report.model_copy(update={"notes": [*report.notes, older]})
+        after = suite.measure(experiment, memoriser, directory, before, say_nothing)
+    assert suite.says_changes(after)
+    assert after.notes == before.notes
+
+
+def test_a_run_may_be_resumed_with_settings_that_change_no_result(
+    make_experiment: MakeExperiment, tmp_path: Path
+) -> None:
+    def experiment(*overrides: str) -> Experiment:
+        return make_experiment({}, config=compose("train", ["recipe=dp_sgd", *overrides]))
+
+    first, faster = experiment(), experiment("recipe.dp_sgd.engine=loop", "recipe.dp_sgd.chunk_tokens=64")
+    assert first.config_sha256 == faster.config_sha256
+    suite.open_run(first, tmp_path).close()
+    suite.open_run(faster, tmp_path).close()
+    with pytest.raises(DataError, match=r"recipe\.dp_sgd\.max_grad_norm is 1\.0 there and 2\.0 now"):
+        suite.open_run(experiment("recipe.dp_sgd.max_grad_norm=2.0"), tmp_path)

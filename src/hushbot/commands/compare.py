@@ -73,7 +73,7 @@ def make_cells(
     for arm in config["arms"]:
         for seed in config["seeds"]:
             cell = compose("compare", [*overrides, f"recipe={arm}", f"seed={seed}"], config_dir=config_dir)
-            path = run_path(cell)
+            path = run_path(cell, trust)
             if path not in seen:  # named twice, or spelled in two ways
                 seen.add(path)
                 yield Cell(name=f"{arm} seed {seed}", config=cell, path=path, trust=tuple(trust))

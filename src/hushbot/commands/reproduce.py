@@ -53,7 +53,7 @@ def run_of(paper: str, overrides: Sequence[str], trust: Sequence[str], config_di
 
     chosen = any(override.startswith("experiment=") for override in overrides)
     config = compose("train", [*([] if chosen else [f"experiment={paper}"]), *overrides], config_dir=config_dir)
-    path = train.run_path(config)
+    path = train.run_path(config, trust)
     train.run(config, path, trust)
     return path
 

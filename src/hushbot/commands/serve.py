@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,19 +20,20 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     """Load the bot, say where it is, and answer until Ctrl-C."""
     from hushbot.serving.faults import faults_of
 
-    config = compose("serve", overrides, config_dir=config_dir)
-    check(config)
+    check(config := compose("serve", overrides, config_dir=config_dir))
     faults_of(config["faults"])
     audited = RunDirectory.open(config["run"])
-    from hushbot.evaluation import suite
     from hushbot.evaluation.chatting import load_chat
+    from hushbot.evaluation.suite import quieten
     from hushbot.serving import serving
 
-    suite.quieten()
-    chat, name = load_chat(audited, config["inference"], trust)
-    name = config["model"] or name
+    quieten()
+    chat, found = load_chat(audited, config["inference"], trust)
+    name = config["model"] or found
     for fault in config["faults"]:
         say(f"warning: fault {fault} is on; the answers are wrong on purpose")
+    if threading.current_thread() is threading.main_thread():  # a service manager's way to end it counts as Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if config["host"] not in LOOPBACK:
         say(f"warning: host={config['host']} lets every machine that reaches it ask this bot, without a password")
     with (
@@ -47,8 +49,8 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
         ) as url,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        print(f"serving {name} at {url} (Ctrl-C ends)", flush=True)
         base = f" reference_model={config['base']}" if config["base"] else ""
+        print(f"serving {name} at {url} (Ctrl-C ends)", flush=True)
         print(f"audit it: hushbot audit target=http url={url} model={name}{base} run={config['run']}", flush=True)
         threading.Event().wait()
     say("ended")
@@ -61,12 +63,11 @@ def check(config: dict[str, Any]) -> None:
         ConfigError: Holds all problems.
     """
     problems = plain_problems(config)
+    faults, port = config["faults"], config["port"]
     if not config["run"]:
         problems.append("run is empty; give run=DIR, the run directory whose bot is served")
-    faults = config["faults"]
     if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
         problems.append(f"faults={faults!r} must be a list of names, such as faults=[drip]")
-    port = config["port"]
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 2**16:
         problems.append(f"port={port!r} must be a whole number from 0 to 65535")
     if not isinstance(config["base"], str | None):

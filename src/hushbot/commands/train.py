@@ -20,17 +20,17 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     from hushbot.evaluation.report import print_summary
 
     config = compose("train", overrides, config_dir=config_dir)
-    path = run_path(config)
+    path = run_path(config, trust)
     report = run(config, path, trust)
     print_summary([report])
     print(f"report: {path / 'report.html'}")
 
 
-def run_path(config: Mapping[str, Any]) -> Path:
+def run_path(config: Mapping[str, Any], trust: Sequence[str] = ()) -> Path:
     """Return the run directory: the one asked for, or one named after recipe, seed and configuration."""
     if config["run"]:
         return Path(config["run"])
-    name = f"{stack_name(config)}-s{config['seed']}-{config_sha256(decisive(config))[:8]}"
+    name = f"{stack_name(config)}-s{config['seed']}-{config_sha256(decisive(config, trust))[:8]}"
     return Path(config["runs_dir"]) / name
 
 
@@ -48,7 +48,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
     experiment = suite.prepare(config, stack_name(config))
     for note in experiment.notes:
         say(f"note: {note}")
-    with suite.open_run(experiment, path) as directory:
+    with suite.open_run(experiment, path, trust) as directory:
         report = suite.start_report(experiment, directory)
         if report.status != "complete":
             try:

@@ -29,4 +29,4 @@ def main(verb: str, overrides: Sequence[str], *, trust: Sequence[str] = (), conf
         checked_cells(config, overrides, trust, config_dir)
     elif verb == "train":
         build_stack(config)
-    Console().print(f"{verb}: configuration is valid ({config_sha256(decisive(config))[:12]})")
+    Console().print(f"{verb}: configuration is valid ({config_sha256(decisive(config, trust))[:12]})")

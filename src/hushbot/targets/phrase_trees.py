@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hushbot.prompts import pieces
 from hushbot.targets.token_tree import Packed, pack
-from hushbot.tokens import encode, encode_with_spans
+from hushbot.tokens import encode, encode_pieces, encode_with_spans
 
 _MOST_KNOWN = 4096
 """Trees that are kept: values differ from text to text, so there is no end of them."""
@@ -46,7 +46,7 @@ class PhraseTrees:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[tuple[str, tuple[str, ...]], Phrases | None] = {}
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[list[int], Phrases | None]] = {}
 
     def respelled(self, text: str, ids: list[int]) -> list[int]:
         """Return a text's own tokens: the very same list if it holds them already.
@@ -74,12 +74,11 @@ class PhraseTrees:
         last = _last_piece(text)
         # Words are spelled alone where no token reaches over a blank: all texts with the same last word share a tree.
         tail = last[max(0, last.rfind(" ")) :] if self._is_cut_at_blanks else last
-        own = encode(self._tokenizer, tail)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         if (tail, phrases) not in self._known:
-            self._known[tail, phrases] = self._behind(tail, own, phrases)
-        found = self._known[tail, phrases]
+            self._known[tail, phrases] = self._behind(tail, phrases)
+        own, found = self._known[tail, phrases]
         if found is not None and ids[len(ids) - len(own) :] == own:
             return ids, found
         return self._straddled(ids[:1], text[: len(text) - len(last)], last, phrases)
@@ -88,12 +87,19 @@ class PhraseTrees:
     def _is_cut_at_blanks(self) -> bool:
         return not any(_BLANK_WITHIN.search(token) for token in self._tokenizer.get_vocab())
 
-    def _behind(self, tail: str, own: list[int], phrases: Sequence[str]) -> Phrases | None:
-        """Return how phrases follow the end of a text; None where a token of theirs straddles it."""
-        paths = [encode(self._tokenizer, tail + phrase) for phrase in phrases]
+    def _behind(self, tail: str, phrases: Sequence[str]) -> tuple[list[int], Phrases | None]:
+        """Return the tokens of the end of a text and how phrases follow; None where a token of theirs straddles it."""
+        own, *paths = self._encoded([tail, *(tail + phrase for phrase in phrases)])
         if any(path[: len(own)] != own or len(path) == len(own) for path in paths):
-            return None
-        return _as_tree([path[len(own) :] for path in paths], [0] * len(paths))
+            return own, None
+        return own, _as_tree([path[len(own) :] for path in paths], [0] * len(paths))
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts; the tokenizer is called once, for a call costs more than a short text."""
+        cut = [pieces(text) for text in texts]
+        distinct = list(dict.fromkeys(piece for text in cut for piece in text))
+        known = dict(zip(distinct, encode_pieces(self._tokenizer, distinct), strict=True))
+        return [[token for piece in text for token in known[piece]] for text in cut]
 
     def _straddled(self, start: list[int], before: str, last: str, phrases: Sequence[str]) -> tuple[list[int], Phrases]:
         """Return a text's own tokens up to the first that holds something of a phrase, and the rest as phrases."""

@@ -2,8 +2,8 @@
 
 Guarantees: on a CPU the same inputs give bit-identical weights, also when the run was killed at any moment
 and called again with the same arguments; `checkpoints/last.ckpt` is picked up by itself. The caller's random
-state, thread count and working directory are left as they were. Only `split.members` are trained on and only
-`split.calibration` is looked at besides.
+state, thread count and working directory are left as they were. Only `split.trained` is trained on (the members, and
+the canaries that their coins chose) and only `split.calibration` is looked at besides.
 
 Void when the number of threads differs between the attempts (floating-point sums then differ in the last
 bits), on GPUs, whose kernels are not all deterministic, and for private recipes, whose noise must never repeat.
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hushbot.errors import ConfigError, PrivacyError
 from hushbot.schema import Schema
@@ -44,6 +44,9 @@ CHECKPOINT_NAME = "last.ckpt"
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
     """How long and how fast to train, and on what."""
+
+    no_effect: ClassVar[tuple[str, ...]] = ("checkpoint_every_n_steps", "keep_checkpoints", "progress_bar")
+    """Settings that change no weight: they are not hashed, and may differ when a run is resumed."""
 
     max_epochs: int = 12
     """Passes over the members, at most; 0 trains nothing."""
@@ -143,13 +146,13 @@ def fit(
     checkpoint_dir: Path,
     seed: int,
 ) -> FitResult:
-    """Train a model in place on the members of a split.
+    """Train a model in place on the members of a split, and on the canaries that their coins chose.
 
     Args:
         model: A causal language model with its adapter; left in evaluation mode.
         tokenizer: Its tokenizer.
         stack: The recipes.
-        split: Members are trained on, the calibration part is for early stopping; the rest is not touched.
+        split: Members and chosen canaries are trained on, the calibration part is for early stopping alone.
         schema: For recipes that rewrite.
         settings: How to train.
         max_length: Longest example in tokens.
@@ -163,11 +166,9 @@ def fit(
         HushbotError: The loss is not finite, the weights do not move, or the checkpoint is another run's.
     """
     from hushbot.training.data import DialogueData, Packer
-    from hushbot.training.module import TaskBot
-    from hushbot.training.private_checks import check_alone
 
     data = DialogueData(
-        members=split.members,
+        members=split.trained,
         calibration=split.calibration,
         schema=schema,
         packer=Packer(stack, tokenizer, max_length),
@@ -176,6 +177,27 @@ def fit(
     )
     if settings.max_epochs == 0:
         return _untrained(data)
+    module = _plan(model, stack, data, settings, schema)
+    result = _train(module, data, settings, checkpoint_dir)
+    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes())
+    result = replace(result, privacy=_guarantee(stack, module), notes=notes)
+    if not settings.keep_checkpoints:  # not earlier: without it, what was trained could not be reported any more
+        _remove_checkpoint(checkpoint_dir / CHECKPOINT_NAME)
+    return result
+
+
+def _plan(
+    model: nn.Module, stack: RecipeStack, data: DialogueData, settings: TrainerSettings, schema: Schema
+) -> TaskBot:
+    """Return the module that trains, once it is sure that it can do what settings and stack promise.
+
+    Raises:
+        ConfigError: Early stopping is on and there is no calibration part.
+        PrivacyError: A guarantee that a recipe promises would be void.
+    """
+    from hushbot.training.module import TaskBot
+    from hushbot.training.private_checks import check_alone
+
     if settings.patience is not None and not data.has_calibration:
         raise ConfigError(
             f"patience={settings.patience} needs calibration dialogues to stop by, there are none; "
@@ -183,14 +205,8 @@ def fit(
         )
     module = _trained_by(stack, TaskBot(model, plan_training(data, settings)))
     if stack.privacy_unit is not None:
-        check_alone(stack, split.members, schema, seed=seed)
-    data.batches = module.plan_batches(data, settings, checkpoint_dir.parent)
-    result = _train(module, data, settings, checkpoint_dir)
-    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes())
-    privacy = _guarantee(stack, module)
-    if not settings.keep_checkpoints:  # not earlier: without it, what was trained could not be reported any more
-        _remove_checkpoint(checkpoint_dir / CHECKPOINT_NAME)
-    return replace(result, privacy=privacy, notes=notes)
+        check_alone(stack, data.members, schema, seed=data.seed)
+    return module
 
 
 def _trained_by(stack: RecipeStack, module: TaskBot) -> TaskBot:
@@ -240,14 +256,7 @@ def plan_training(data: DialogueData, settings: TrainerSettings) -> TrainingPlan
     n_members = len(data.members)
     batch_size = min(settings.batch_size, n_members)
     total_steps = settings.max_epochs * data.batches.n_steps
-    ignored = (
-        "accelerator",
-        "devices",
-        "checkpoint_every_n_steps",
-        "keep_checkpoints",
-        "progress_bar",
-        "num_threads",
-    )
+    ignored = (*settings.no_effect, "accelerator", "devices", "num_threads")
     decisive = {key: value for key, value in asdict(settings).items() if key not in ignored}
     text = json.dumps([decisive, data.seed, data.fingerprint], sort_keys=True)
     return TrainingPlan(
@@ -285,6 +294,7 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
     from hushbot.training.callbacks import BestWeights
 
     path = checkpoint_dir / CHECKPOINT_NAME
+    data.batches = module.plan_batches(data, settings, checkpoint_dir.parent)
     n_truncated = _n_truncated(data)
     best = None
     if settings.patience is not None:

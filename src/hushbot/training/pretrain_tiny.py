@@ -213,6 +213,20 @@ def copying_loss(model: LlamaForCausalLM, vocabulary: int, generator: torch.Gene
     return F.cross_entropy(model.lm_head(hidden).flatten(0, 1), run[:, 1:].flatten())
 
 
+class _Averages:
+    """Running means of the losses by kind, and the time since they began."""
+
+    def __init__(self) -> None:
+        self.started, self.means = time.time(), {"copying": 8.0, "public": 8.0, "made up": 8.0}
+
+    def follow(self, kind: str, loss: float) -> None:
+        self.means[kind] = 0.97 * self.means[kind] + 0.03 * loss
+
+    def __str__(self) -> str:
+        losses = ", ".join(f"{kind} {mean:.3f}" for kind, mean in self.means.items())
+        return f"{losses}; {time.time() - self.started:.0f} s"
+
+
 def train(
     model: LlamaForCausalLM,
     tokenizer: Any,
@@ -236,18 +250,14 @@ def train(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / 100, max(0.02, (n_total - step) / n_steps[1]))
     )
-    started, averages = time.time(), {"copying": 8.0, "public": 8.0, "made up": 8.0}
-
-    def follow(kind: str, loss: float) -> None:
-        averages[kind] = 0.97 * averages[kind] + 0.03 * loss
-
+    averages = _Averages()
     model.train()
     for step in range(n_total):
         optimizer.zero_grad()
         if step < n_copying or step % 10 == 0:
             loss = copying_loss(model, len(tokenizer), noise)
             torch.autograd.backward(loss)
-            follow("copying", float(loss.detach()))
+            averages.follow("copying", float(loss.detach()))
         else:
             batch = [("public", public_examples(public.draw(), rng)) for _ in range(PUBLIC_PER_STEP)]
             batch += [("made up", list(TurnLevel().examples(made_up.draw()))) for _ in range(MADE_UP_PER_STEP)]
@@ -255,13 +265,12 @@ def train(
                 packed = pack(examples, tokenizer, max_length=MAX_LENGTH)
                 loss = loss_sum(model, packed)
                 torch.autograd.backward(loss / (len(batch) * TOKENS_PER_DIALOGUE))
-                follow(kind, float(loss.detach()) / packed.n_supervised)
+                averages.follow(kind, float(loss.detach()) / packed.n_supervised)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 100 == 0:
-            losses = ", ".join(f"{kind} {value:.3f}" for kind, value in averages.items())
-            print(f"step {step} of {n_total}: {losses}; {time.time() - started:.0f} s", flush=True)
+            print(f"step {step} of {n_total}: {averages}", flush=True)
         if (step + 1) % 500 == 0 or step + 1 == n_total:
             model.save_pretrained(out_dir, safe_serialization=True)
             tokenizer.save_pretrained(out_dir)

@@ -33,6 +33,7 @@ from hushbot.types import Dialogue
 
 OPTIMISERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 """They compute from the noisy gradient alone; others may look at the loss or at the batch."""
+_Rule = tuple[str, bool]
 
 
 def refusals(trainer: Any, module: TaskBot, batches: Batches) -> list[str]:
@@ -44,12 +45,26 @@ def refusals(trainer: Any, module: TaskBot, batches: Batches) -> list[str]:
         batches: The Poisson batches that it must train on.
     """
     data: Any = getattr(trainer, "datamodule", None)
+    rules = (
+        *_optimiser_rules(trainer, module),
+        *_trainer_rules(trainer),
+        (
+            "batches come from elsewhere than the Poisson sampling; hand the DialogueData to fit with the batches that "
+            "plan_batches returned",
+            getattr(data, "batches", None) is batches,
+        ),
+    )
+    return [message for message, ok in rules if not ok]
+
+
+def _optimiser_rules(trainer: Any, module: TaskBot) -> tuple[_Rule, ...]:
+    """Return what must hold for the optimisers: what to say where it does not, and whether it does."""
     optimisers = trainer.optimizers
     kinds = [type(optimiser).__name__ for optimiser in optimisers]
     held = [weight for one in optimisers for group in one.param_groups for weight in group["params"]]
     trainable = module.trainable()
     allowed = ", ".join(kind.__name__ for kind in OPTIMISERS)
-    rules = (
+    return (
         (
             f"the optimiser is {', '.join(kinds) or 'missing'}, must be one of {allowed}; use one of them",
             len(optimisers) == 1 and type(optimisers[0]) in OPTIMISERS,
@@ -59,6 +74,12 @@ def refusals(trainer: Any, module: TaskBot, batches: Batches) -> list[str]:
             "give it module.trainable()",
             len(held) == len(trainable) and {id(w) for w in held} == {id(w) for w in trainable.values()},
         ),
+    )
+
+
+def _trainer_rules(trainer: Any) -> tuple[_Rule, ...]:
+    """Return what must hold for the settings of Lightning's trainer, likewise."""
+    return (
         (
             f"accumulate_grad_batches={trainer.accumulate_grad_batches} must be 1, since each batch is a whole step; "
             "set recipe.dp_sgd.chunk_tokens to save memory",
@@ -87,13 +108,7 @@ def refusals(trainer: Any, module: TaskBot, batches: Batches) -> list[str]:
             f"{trainer.world_size} processes train together, must be 1; set trainer.devices=1",
             trainer.world_size == 1,
         ),
-        (
-            "batches come from elsewhere than the Poisson sampling; hand the DialogueData to fit with the batches that "
-            "plan_batches returned",
-            getattr(data, "batches", None) is batches,
-        ),
     )
-    return [message for message, ok in rules if not ok]
 
 
 def sampling_refusals(
