@@ -3,7 +3,8 @@
 Guarantees: every number is an `Estimate` whose interval resamples dialogues; what could not be measured has
 value None and says why in `method`, never 0; the protocol beside the numbers names every rule and every place
 where gold text was shown to the bot. Scoring is in `hushbot.evaluation.state_scoring`, running the bot in
-`hushbot.evaluation.tracking`, or in `hushbot.evaluation.running` for a bot that learns changes.
+`hushbot.evaluation.tracking`, or in `hushbot.evaluation.running` for a bot that learns changes; answers are scored in
+`hushbot.evaluation.response_scoring` and, where the corpus has goals and venues, `hushbot.evaluation.task_utility`.
 
 What voids comparability with published numbers: a history that is too long loses its oldest lines, by the rule of
 training (`hushbot.evaluation.history_limit`; `turns_truncated` in the protocol counts such turns, `answers_squeezed`
@@ -16,15 +17,16 @@ whole states.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hushbot.corpora.multiwoz_database import MultiwozDatabase
 from hushbot.errors import AuditError
 from hushbot.evaluation import running, tracking
+from hushbot.evaluation.response_scoring import bleu
 from hushbot.evaluation.state_scoring import (
     ScoringRules,
     States,
@@ -34,6 +36,7 @@ from hushbot.evaluation.state_scoring import (
     estimates,
     score_turns,
 )
+from hushbot.evaluation.task_utility import TASK_METRICS, has_tasks, task_estimates, task_protocol
 from hushbot.evaluation.tracking import Asker, Limit, TrackedTurn, track
 from hushbot.prompts import render_state
 from hushbot.protocols import Database, Target
@@ -107,7 +110,8 @@ class UtilityResult:
     """The utility numbers, the rules behind them, and what the bot did turn by turn."""
 
     estimates: dict[str, Estimate]
-    """The contract's keys and `joint_goal_accuracy_nonempty`, `coverage_dialogues`, `coverage_turns`."""
+    """The contract's keys and `joint_goal_accuracy_nonempty`, `coverage_dialogues`, `coverage_turns`; on MultiWOZ also
+    those of `task_utility.TASK_METRICS`."""
     protocol: dict[str, object]
     """Rules, coverage and oracle flags; stands in report.json as `utility_protocol`."""
     rows: list[dict[str, Any]]
@@ -151,11 +155,13 @@ def measure_utility(
     else:
         found["bleu"] = bleu(tracked, seed=seed)
     found["perplexity"] = _attempt_perplexity(bot, chosen)
+    found |= _attempt_tasks(tracked, chosen, database, failure=failures.get("responses"), seed=seed)
     return UtilityResult(
         estimates=found,
         protocol={
             **_protocol(settings, database, offered=len(dialogues), used=len(chosen)),
             **_bot_protocol(bot),
+            **(task_protocol(chosen) if has_tasks(chosen, database) else {}),
             **_turn_counts(scores, tracked, asker, is_failed="states" in failures),
         },
         rows=_rows(tracked, scores, learns_changes=learns_changes) if tracked else [],
@@ -175,39 +181,6 @@ def perplexity(sums: Sequence[tuple[float, int]], *, seed: int) -> Estimate:
             bootstrap=Bootstrap(seed=seed),
         )
     return found.model_copy(update={"n": int(rows[:, 1].sum())})
-
-
-def bleu(turns: Sequence[TrackedTurn], *, seed: int) -> Estimate:
-    """Return sacrebleu's corpus score of the responses, on its scale of 0 to 100; `n` counts responses."""
-    from sacrebleu.metrics.bleu import BLEU  # not at the top: states can be scored without it
-
-    pairs: dict[str, list[tuple[str, str]]] = {}
-    for turn in turns:
-        if turn.response is not None and turn.reference is not None:
-            pairs.setdefault(turn.dialogue.id, []).append((turn.response, turn.reference))
-    if not pairs:
-        return _not_measured("no response was generated where the corpus has one")
-    metric = BLEU()
-    rows = np.array([_bleu_counts(metric, said) for said in pairs.values()], dtype=np.float64)
-    found = cluster_bootstrap(rows, None, _bleu_of(BLEU), bounds=(0.0, 100.0), bootstrap=Bootstrap(seed=seed))
-    return found.model_copy(update={"n": sum(len(said) for said in pairs.values())})
-
-
-def _bleu_counts(metric: Any, said: Sequence[tuple[str, str]]) -> list[int]:
-    """Return what a corpus score is made of; these counts add up over dialogues."""
-    score = metric.corpus_score([response for response, _ in said], [[reference for _, reference in said]])
-    return [*score.counts, *score.totals, score.sys_len, score.ref_len]
-
-
-def _bleu_of(metric: Any) -> Callable[[NDArray[np.float64]], float]:
-    def value(rows: NDArray[np.float64]) -> float:
-        total = [int(count) for count in rows.sum(axis=0)]
-        score = metric.compute_bleu(
-            correct=total[:4], total=total[4:8], sys_len=total[8], ref_len=total[9], smooth_method="exp"
-        )
-        return float(score.score)
-
-    return value
 
 
 def _choose(dialogues: Sequence[Dialogue], limit: int | None, seed: int) -> list[Dialogue]:
@@ -264,6 +237,22 @@ def _attempt_perplexity(bot: _Bot, dialogues: Sequence[Dialogue]) -> Estimate:
         return perplexity(bot.score_gold(dialogues), seed=bot.asker.seed)
     except AuditError as error:
         return _not_measured(str(error))
+
+
+def _attempt_tasks(
+    tracked: Sequence[TrackedTurn],
+    dialogues: Sequence[Dialogue],
+    database: Database | None,
+    *,
+    failure: str | None,
+    seed: int,
+) -> dict[str, Estimate]:
+    """Return Inform, Success and the combined score; nothing where the corpus has no goals or no tables of venues."""
+    if not isinstance(database, MultiwozDatabase) or not has_tasks(dialogues, database):
+        return {}
+    if failure is not None:
+        return {name: _not_measured(failure) for name in TASK_METRICS}
+    return task_estimates(tracked, database, seed=seed)
 
 
 def _not_measured(reason: str) -> Estimate:
