@@ -45,14 +45,14 @@ def check_installed(trackers: Iterable[Tracker]) -> None:
             tracker.check()
 
 
-def need(module: str, extra: str) -> None:
+def need(module: str, install: str) -> None:
     """Refuse to go on without an optional package.
 
     Raises:
         ConfigError: The module is not there.
     """
     if importlib.util.find_spec(module) is None:
-        raise ConfigError(f"tracker={extra} needs {module}; `pip install hushbot[{extra}]`, or set tracker=none")
+        raise ConfigError(f"the tracker needs {module}; `pip install '{install}'`, or set tracker=none")
 
 
 class Progress:

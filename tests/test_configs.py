@@ -10,7 +10,7 @@ import yaml
 from hushbot.composition import compose, config_files, config_root, find_problems
 
 OPTIONS = [path for path in config_files() if path.parent != config_root()]
-N_OPTIONS = 35
+N_OPTIONS = 39
 PATH_NEEDED = "data.path=somewhere"
 
 

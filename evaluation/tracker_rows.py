@@ -1,0 +1,145 @@
+"""A report as the rows that every tracker gets: one row per number, with its interval and how it was made.
+
+Guarantees: a number that was not measured is a row without a value, never zero, and no point of a curve; every row of
+one attack stands at one step, the attack's place in the report, so a resumed run continues where it was; what is shown
+of records is masked, also where the records on disk are in the clear (`reveal=true`).
+
+What voids them: nothing that a tracker is told makes masked text safe to publish; see `hushbot.masking`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hushbot.composition import decisive
+from hushbot.masking import mask_row
+from hushbot.types import AttackResult, AuditReport, Estimate
+
+STEP = "audit/step"
+"""The axis of everything an audit finds: 0 is the bot, k the report's k-th attack."""
+_PRIVATE_SETTINGS = frozenset({"url", "key_variable", "manifest", "start_text"})
+"""Settings that say where a server or a file is, and nothing about what was measured."""
+_ESTIMATE_KEYS = frozenset({"value", "low", "high"})
+
+
+class Row(NamedTuple):
+    """One number of a report."""
+
+    step: int
+    section: str
+    """`bot`, or the attack's name."""
+    key: str
+    """The number's name on every dashboard: `utility/jga`, `audit/membership/auc`."""
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float | None
+    n: int | None
+    method: str
+    """How the interval was made, or why nothing was measured."""
+    verdict: str
+    """The attack's verdict; empty for the bot."""
+
+
+def rows_of(report: AuditReport) -> dict[str, list[Row]]:
+    """Return the rows of a report by section: `bot` first, where there is anything to say of it, then each attack."""
+    sections = {"bot": list(_bot_rows(report))}
+    for step, (name, result) in enumerate(report.attacks.items(), start=1):
+        sections[name] = list(_attack_rows(step, name, result))
+    return {name: rows for name, rows in sections.items() if rows}
+
+
+def points(rows: list[Row]) -> dict[str, float]:
+    """Return what can be drawn: each measured number, its interval's ends as `<key>.low` and `<key>.high`."""
+    found = {}
+    for row in rows:
+        if row.value is None:
+            continue
+        ends = {row.key: row.value, f"{row.key}.low": row.low, f"{row.key}.high": row.high}
+        found.update({key: end for key, end in ends.items() if end is not None})
+    return found
+
+
+def summary_of(report: AuditReport) -> dict[str, str | float]:
+    """Return the state of a run in few words: status, and each attack's verdict and headline where measured."""
+    found: dict[str, str | float] = {"status": report.status}
+    for name, result in report.attacks.items():
+        found[f"verdict/{name}"] = result.verdict
+        if (value := _finite(result.headline.estimate.value)) is not None:
+            found[f"headline/{name}"] = value
+    return found
+
+
+def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide what a run measures, without where anything lies on this machine."""
+    plain: dict[str, Any] = {key: node for key, node in decisive(config).items() if key not in _PRIVATE_SETTINGS}
+    return {key: _without_folders(node) for key, node in plain.items()}
+
+
+def shown_records(folder: Path, result: AttackResult, config: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+    """Return the first masked records of an attack, as cells of one type per column; none where it has none."""
+    if result.records is None or limit < 1:
+        return []
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder / result.records).slice(0, limit).to_pylist()
+    if config.get("reveal", True):  # in the clear on disk, or nobody says that they are masked
+        rows = [mask_row(row) for row in rows]
+    return [{name: _cell(cell) for name, cell in row.items()} for row in rows]
+
+
+def _bot_rows(report: AuditReport) -> Iterator[Row]:
+    for name, estimate in report.utility.items():
+        yield from _rows(0, "bot", f"utility/{name}", estimate, "")
+    if (privacy := report.recipe.privacy) is not None:
+        yield from _rows(0, "bot", "privacy/epsilon", privacy.epsilon, "")
+        yield from _rows(0, "bot", "privacy/delta", privacy.delta, "")
+    if report.run.tokens_trained:
+        yield from _rows(0, "bot", "cost/tokens_trained", report.run.tokens_trained, "")
+    for part in ("train", "utility"):
+        if part in report.run.seconds:
+            yield from _rows(0, "bot", f"cost/{part}_seconds", report.run.seconds[part], "")
+
+
+def _attack_rows(step: int, name: str, result: AttackResult) -> Iterator[Row]:
+    prefix = f"audit/{name}"
+    parts: dict[str, Any] = {"headline": result.headline.estimate, **result.metrics}
+    parts |= {"control": result.control, "blind": result.blind or {}, "queries": result.queries}
+    for key, node in parts.items():
+        yield from _rows(step, name, f"{prefix}/{key}", node, result.verdict)
+
+
+def _rows(step: int, section: str, key: str, node: Any, verdict: str) -> Iterator[Row]:
+    """Yield the numbers below a node; controls that were read from disk hold mappings instead of estimates."""
+    if isinstance(node, Mapping) and node.keys() >= _ESTIMATE_KEYS:
+        node = Estimate.model_validate(node)
+    if isinstance(node, Estimate):
+        ends = (_finite(node.value), _finite(node.low), _finite(node.high))
+        yield Row(step, section, key, *ends, node.level, node.n, node.method, verdict)
+    elif isinstance(node, Mapping):
+        for name, inner in node.items():
+            yield from _rows(step, section, f"{key}/{name}", inner, verdict)
+    elif node is None or (isinstance(node, (int, float)) and not isinstance(node, bool)):
+        yield Row(step, section, key, _finite(node), None, None, None, None, "", verdict)
+
+
+def _finite(number: float | None) -> float | None:
+    return float(number) if number is not None and math.isfinite(number) else None
+
+
+def _cell(cell: Any) -> Any:
+    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, (dict, list)) else cell
+
+
+def _without_folders(node: Any) -> Any:
+    """Keep the last part of every absolute path: the folders above it name people and machines."""
+    if isinstance(node, Mapping):
+        return {str(key): _without_folders(inner) for key, inner in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_without_folders(inner) for inner in node]
+    is_path = isinstance(node, str) and (node.startswith("~") or Path(node).is_absolute())
+    return f".../{Path(node).name}" if is_path else node
