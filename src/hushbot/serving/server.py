@@ -67,6 +67,8 @@ class Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self.endpoint = endpoint
         self.say = say
+        self._n_answering = 0
+        self._changed = threading.Condition()
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -85,6 +87,26 @@ class Server(ThreadingHTTPServer):
         shown = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{shown}:{self.server_address[1]}/v1"
 
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Hold off the end of this server while a request is answered."""
+        with self._changed:
+            self._n_answering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_answering -= 1
+                self._changed.notify_all()
+
+    def finish_answers(self, timeout: float = _SILENCE) -> bool:
+        """Wait for what is being answered; return whether all is.
+
+        A process that ends while torch still computes in another thread is aborted instead.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._n_answering == 0, timeout)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a connection that broke: a traceback may hold what was asked."""
         self.say("a connection broke")
@@ -102,23 +124,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a GET."""
-        self._handle("GET")
+        with contextlib.ExitStack() as held:
+            self._handle("GET", held)
 
     def do_POST(self) -> None:
         """Answer a POST."""
-        self._handle("POST")
+        with contextlib.ExitStack() as held:
+            self._handle("POST", held)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing of what the library would: a request line may hold text."""
 
-    def _handle(self, method: str) -> None:
+    def _handle(self, method: str, held: contextlib.ExitStack) -> None:
         started = time.perf_counter()
         path = urlsplit(self.path).path.rstrip("/")
         shown = path if path in ROUTES else "unknown path"
         status, payload, wait = 200, dict[str, Any](), None
         try:
             self._check(method, path)
-            payload = self.server.endpoint.answer(path, self._body(method))
+            body = self._body(method)
+            held.enter_context(self.server.answering())  # until the answer is sent
+            payload = self.server.endpoint.answer(path, body)
         except RequestError as error:
             status, payload, wait = error.status, error.body, error.retry_after
         except (AuditError, ConfigError) as error:
@@ -251,3 +277,4 @@ def running(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, say: Say
         server.shutdown()
         server.server_close()
         thread.join()
+        server.finish_answers()

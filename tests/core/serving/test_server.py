@@ -192,6 +192,28 @@ def test_a_client_that_leaves_does_not_end_the_server(ask: Ask, capfd: Any) -> N
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
+def test_the_end_waits_for_the_answer_that_is_being_made(ask: Ask) -> None:
+    bot, answers = Silly(pause=0.5), list[Any]()
+    with running(Endpoint({"bot": bot})) as server:
+        thread = threading.Thread(target=lambda: answers.append(ask(server.url, "/completions", prompt="a")))
+        thread.start()
+        while not bot.n_inside:
+            time.sleep(0.001)
+    assert bot.n_inside == 0
+    thread.join()
+    assert [answer.status for answer in answers] == [200]
+
+
+def test_the_end_does_not_wait_for_a_request_that_never_comes() -> None:
+    with running(Endpoint({"bot": Silly()})) as server:
+        parts = urlsplit(server.url)
+        line = socket.create_connection((parts.hostname or "", parts.port or 0))
+        line.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+        started = time.monotonic()
+    assert time.monotonic() - started < 10
+    line.close()
+
+
 def test_one_request_at_a_time_reaches_the_model(ask: Ask) -> None:
     bot = Silly(pause=0.02)
     with running(Endpoint({"bot": bot})) as server:
