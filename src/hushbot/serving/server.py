@@ -59,16 +59,17 @@ class Server(ThreadingHTTPServer):
         ConfigError: The address cannot be had.
     """
 
-    daemon_threads = True
-    block_on_close = False
+    # Joined at the end, for a process that ends while torch works in another thread is aborted.
+    daemon_threads = False
+    block_on_close = True
 
     def __init__(self, endpoint: Endpoint, host: str, port: int, say: Say) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         self.endpoint = endpoint
         self.say = say
-        self._n_answering = 0
-        self._changed = threading.Condition()
+        self._lines: set[socket.socket] | None = set()
+        self._lock = threading.Lock()
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -87,25 +88,27 @@ class Server(ThreadingHTTPServer):
         shown = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{shown}:{self.server_address[1]}/v1"
 
-    @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
-        """Hold off the end of this server while a request is answered."""
-        with self._changed:
-            self._n_answering += 1
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve one connection until either side ends it."""
+        with self._lock:
+            if self._lines is None:
+                return
+            self._lines.add(request)
         try:
-            yield
+            super().finish_request(request, client_address)
         finally:
-            with self._changed:
-                self._n_answering -= 1
-                self._changed.notify_all()
+            with self._lock:
+                if self._lines is not None:
+                    self._lines.discard(request)
 
-    def finish_answers(self, timeout: float = _SILENCE) -> bool:
-        """Wait for what is being answered; return whether all is.
-
-        A process that ends while torch still computes in another thread is aborted instead.
-        """
-        with self._changed:
-            return self._changed.wait_for(lambda: self._n_answering == 0, timeout)
+    def server_close(self) -> None:
+        """End: take in no further request, and wait for the answers that are being made."""
+        with self._lock:
+            lines, self._lines = self._lines or set(), None
+        for line in lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RD)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a connection that broke: a traceback may hold what was asked."""
@@ -124,27 +127,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a GET."""
-        with contextlib.ExitStack() as held:
-            self._handle("GET", held)
+        self._handle("GET")
 
     def do_POST(self) -> None:
         """Answer a POST."""
-        with contextlib.ExitStack() as held:
-            self._handle("POST", held)
+        self._handle("POST")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing of what the library would: a request line may hold text."""
 
-    def _handle(self, method: str, held: contextlib.ExitStack) -> None:
+    def _handle(self, method: str) -> None:
         started = time.perf_counter()
         path = urlsplit(self.path).path.rstrip("/")
         shown = path if path in ROUTES else "unknown path"
         status, payload, wait = 200, dict[str, Any](), None
         try:
             self._check(method, path)
-            body = self._body(method)
-            held.enter_context(self.server.answering())  # until the answer is sent
-            payload = self.server.endpoint.answer(path, body)
+            payload = self.server.endpoint.answer(path, self._body(method))
         except RequestError as error:
             status, payload, wait = error.status, error.body, error.retry_after
         except (AuditError, ConfigError) as error:
@@ -277,4 +276,3 @@ def running(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, say: Say
         server.shutdown()
         server.server_close()
         thread.join()
-        server.finish_answers()
