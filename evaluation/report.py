@@ -12,6 +12,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hushbot.errors import DataError
 from hushbot.evaluation.card import recipe_notes
@@ -27,6 +28,9 @@ from hushbot.evaluation.tradeoff import (
 )
 from hushbot.run import RunDirectory, write_atomically
 from hushbot.types import AuditReport, Estimate, Metric
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NOT_MEASURED = "not measured"
 UTILITY_SHOWN = ("joint_goal_accuracy", "state_f1")
@@ -62,29 +66,42 @@ def guarantee(report: AuditReport) -> str:
 
 _ARM_WIDTH = len("dialogue_level")
 """Where the terminal is narrow, numbers are folded before the name of a recipe is."""
+_CELL_WIDTH = len("[0.000, 1.000]") + 3
+"""An interval on one line, and its frame."""
 
 
 def print_summary(reports: Sequence[AuditReport]) -> None:
-    """Print one table: a row per run, utility first, then each attack's headline above its chance line."""
+    """Print a row per run, utility first, then each attack's headline above its chance line.
+
+    More columns than a line has room for go on in a further table.
+    """
     from rich.console import Console
+
+    console = Console()
+    headlines = {name: attack.headline.metric for report in reports for name, attack in report.attacks.items()}
+    columns = {name.replace("_", " "): [_lines(r.utility.get(name)) for r in reports] for name in UTILITY_SHOWN}
+    for name, metric in headlines.items():
+        columns[f"{name}\n{metric}".replace("_", " ")] = [_attack_cell(report, name) for report in reports]
+    at_once = max(len(UTILITY_SHOWN) + 2, (console.width - _ARM_WIDTH) // _CELL_WIDTH)
+    titles = list(columns)
+    for start in range(0, len(titles), at_once):
+        shown = {title: columns[title] for title in titles[start : start + at_once]}
+        console.print(_summary_table(reports, shown, is_first=start == 0))
+
+
+def _summary_table(reports: Sequence[AuditReport], columns: Mapping[str, Sequence[str]], *, is_first: bool) -> Table:
     from rich.table import Table
 
-    table = Table(
-        title="utility and leakage, with 95% intervals", title_justify="left", show_lines=True, pad_edge=False
-    )
+    title = "utility and leakage, with 95% intervals" if is_first else "leakage, continued"
+    table = Table(title=title, title_justify="left", show_lines=True, pad_edge=False)
     table.add_column("arm", overflow="fold", min_width=_ARM_WIDTH)
-    for name in UTILITY_SHOWN:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    headlines = {name: attack.headline.metric for report in reports for name, attack in report.attacks.items()}
-    for name, metric in headlines.items():
-        table.add_column(f"{name}\n{metric}".replace("_", " "), overflow="fold")
-    for report in reports:
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for i, report in enumerate(reports):
         arm = arm_name(report).replace("+", "\n+ ")  # a stack is longer than a column
-        cells = [f"{arm}\nseed {report.run.seed}\nguarantee: {guarantee(report)}"]
-        cells += [_lines(report.utility.get(name)) for name in UTILITY_SHOWN]
-        cells += [_attack_cell(report, name) for name in headlines]
-        table.add_row(*cells)
-    Console().print(table)
+        about = [f"seed {report.run.seed}", *([f"guarantee: {guarantee(report)}"] if is_first else [])]
+        table.add_row("\n".join([arm, *about]), *(cells[i] for cells in columns.values()))
+    return table
 
 
 def _lines(number: Metric) -> str:

@@ -103,6 +103,21 @@ def test_summary_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no conclusion" in summary(reports[1])
 
 
+def test_many_attacks_go_on_in_a_further_table_and_lose_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    report = make_report("turn_level", 0, 0.5, 0.6)
+    attack = next(iter(report.attacks.values()))
+    names = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf"]
+    report = report.model_copy(update={"attacks": dict.fromkeys(names, attack)})
+    print_summary([report])
+    text = capsys.readouterr().out
+    assert [text.count(name) for name in names] == [1] * 7
+    assert text.count("turn_level") == 3  # one row in each of three tables
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_a_guarantee_is_written_with_unit_and_delta_and_its_absence_is_no_number() -> None:
     plain = make_report("turn_level", 0, 0.5, 0.6)
     assert guarantee(private(plain, 8.0)) == "epsilon 8 per dialogue, delta 0.008"
