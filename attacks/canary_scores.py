@@ -48,11 +48,6 @@ class CanaryScores(NamedTuple):
     contrast: FloatArray
     exposure: FloatArray
 
-    @property
-    def n_canaries(self) -> int:
-        """Return how many there are."""
-        return len(self.logprobs)
-
 
 def question(canary: Canary) -> tuple[str, str]:
     """Return what a bot reads before a canary's actions, and the line of actions.
