@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -276,6 +276,30 @@ class Headline(_Model):
     """The headline's full key in `metrics` and in each control; None where an attack does not say."""
 
 
+class Units(_Model):
+    """A metric taken apart into documents, so that two bots can be compared on the same ones."""
+
+    rule: Literal["ratio", "auc", "tpr_at_1pct_fpr"]
+    """How the metric is made of them: the sum of values over the sum of weights, or from scores on two sides."""
+    documents: list[str]
+    """Whose each value is: dialogue ids from whoever measures, hashes of them in report.json. A document may have
+    several values; all of them are resampled together."""
+    values: list[float | None]
+    """What each adds to the numerator, or its score, higher for members; None where it could not be had."""
+    weights: list[float] | None = None
+    """What each adds to the denominator of a ratio."""
+    sides: list[Literal["member", "nonmember", "calibration"]] | None = None
+    """Where each score belongs; thresholds are chosen on `calibration`, where there is one."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Units:
+        beside = self.weights if self.rule == "ratio" else self.sides
+        if beside is None or not len(self.documents) == len(self.values) == len(beside):
+            needed = "weights" if self.rule == "ratio" else "sides"
+            raise ValueError(f"units of rule {self.rule!r} need documents, values and {needed} of one length")
+        return self
+
+
 class AttackResult(_Model):
     """What one attack found, beside its control and its blind baseline."""
 
@@ -293,6 +317,10 @@ class AttackResult(_Model):
     records: str | None = None
     """Path of the records file, relative to the run directory; set by the run directory."""
     notes: list[str] = Field(default_factory=list)
+    units: Units | None = None
+    """The headline taken apart into documents; None where it is of no documents."""
+    examples: list[dict[str, Any]] = Field(default_factory=list)
+    """A few rows of the records, always masked."""
     rows: list[dict[str, Any]] = Field(default_factory=list, exclude=True)
     """One row per candidate, document or query; written to the records file, never into report.json."""
 
@@ -305,6 +333,8 @@ class RunInfo(_Model):
     seed: int
     config_sha256: str
     data_sha256: str
+    split_sha256: str | None = None
+    """Hash of who is on which side; bots with the same are compared on the same documents."""
     weights_sha256: str | None = None
     model_sha256: str | None = None
     """Hash of every file of the model's folder: the tokenizer's and the configurations too."""
@@ -316,6 +346,23 @@ class RunInfo(_Model):
     """Where the bot was asked."""
     trained_on: str | None = None
     """Where it was trained: `cpu`, or a GPU's name; None where nothing was."""
+    peak_memory_mb: dict[str, float] = Field(default_factory=dict)
+    """Most memory that was held, by keys `train`, `utility`, `audit`: of the GPU, or of the process on a CPU."""
+    seconds_per_turn: Estimate | None = None
+    """Median time in which the bot answers one turn, one at a time, state and response together."""
+
+
+class TrainingEpoch(_Model):
+    """One epoch of training, as far as anybody looked."""
+
+    epoch: int
+    """Epochs trained by then."""
+    training_loss: float | None = None
+    """Per supervised token."""
+    calibration_loss: float | None = None
+    """Per supervised token of the calibration part."""
+    measured: dict[str, Estimate] = Field(default_factory=dict)
+    """What a cheap audit found then, by metric."""
 
 
 class PrivacyInfo(_Model):
@@ -406,6 +453,12 @@ class AuditReport(_Model):
     utility: dict[str, Estimate] = Field(default_factory=dict)
     utility_protocol: dict[str, Any] = Field(default_factory=dict)
     """The rules behind the utility numbers: don't-care, coverage, oracle flags."""
+    utility_by_domain: dict[str, dict[str, Estimate]] = Field(default_factory=dict)
+    """Domain -> metric -> number, over the turns in which the domain is talked about."""
+    utility_units: dict[str, Units] = Field(default_factory=dict)
+    """Utility metrics taken apart into documents."""
+    training: list[TrainingEpoch] = Field(default_factory=list)
+    """Epoch by epoch; empty where nothing was trained."""
     attacks: dict[str, AttackResult] = Field(default_factory=dict)
     endpoint: EndpointInfo | None = None
     """The endpoint that was audited; None where the bot was on this machine."""
