@@ -23,7 +23,7 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.protocols import Target
 from hushbot.schema import Schema
 from hushbot.targets.guided import Law
-from hushbot.types import Decoding
+from hushbot.types import Decoding, Tier
 
 DECODERS: Mapping[str, Decoding] = MappingProxyType(
     {
@@ -110,6 +110,27 @@ class Decoder:
             n_drawn = sum(map(len, drawn))
             raise AuditError(f"the target returned {n_drawn} of {n * len(prompts)} samples")
         return Texts(drawn, None, n * len(prompts))
+
+
+class Usable(NamedTuple):
+    """Which decoders of an attack a target can be asked with."""
+
+    specs: list[str]
+    lost: list[str]
+    """What is not measured, and why."""
+
+
+def usable(target: Target, specs: Sequence[str], registered: str) -> Usable:
+    """Leave out guided decoders where a target does not tell how probable texts are, but for the registered one."""
+    tier: Tier = getattr(target, "tier", "full")
+    lost = [spec for spec in specs if tier != "full" and spec != registered and parse_decoder(spec).is_guided]
+    reason = f"it chooses by probabilities, and the target's tier is {tier!r}"
+    return Usable([spec for spec in specs if spec not in lost], [f"{spec} not measured: {reason}" for spec in lost])
+
+
+def needs_of(registered: str) -> Tier:
+    """Return what a target must tell for the decoder behind a headline; guided ones choose by probabilities."""
+    return "full" if parse_decoder(registered).is_guided else "text"
 
 
 def resolved(decoder: Decoder) -> str:

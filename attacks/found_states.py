@@ -25,7 +25,7 @@ from hushbot.attacks.state_metrics import (
 )
 from hushbot.attacks.state_sides import Sides
 from hushbot.stats import Bootstrap, auc, orient, unmeasured
-from hushbot.types import Estimate, Metric
+from hushbot.types import DialogueState, Estimate, Metric
 
 SEQUENCES_PER_CANDIDATE = 3
 """Texts that the four scores of one candidate need: whole, suffix after prefix, suffix alone."""
@@ -77,6 +77,12 @@ def _of_rankings(harvest: Harvest, truth: StateIndex, rule: Rule, curve: Sequenc
         reason = harvest.failures.get(ranking, "nothing was extracted")
         metrics.setdefault(f"{ranking}/state_precision@{rule.k}", unmeasured(reason))
     return metrics
+
+
+def best_states(harvest: Harvest, k: int, seed: int) -> list[DialogueState]:
+    """Return the k states that the registered ranking puts first; none where it failed."""
+    order = harvest.rankings(seed).get(RANKING, [])
+    return [harvest.states[i] for i in order[:k]]
 
 
 def differences(found: Mapping[str, Found], sides: Sides, k: int, seed: int) -> dict[str, Estimate]:

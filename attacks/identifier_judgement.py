@@ -28,7 +28,7 @@ from hushbot.attacks.identifier_asking import Evidence
 from hushbot.attacks.identifier_statistics import fisher
 from hushbot.intervals import clopper_pearson
 from hushbot.multiplicity import benjamini_hochberg
-from hushbot.types import Estimate, Metric, Verdict
+from hushbot.types import Estimate, Metric, Units, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,22 @@ class Judged:
     def rate(self, evidence: Sequence[Evidence], level: float = 0.95) -> Estimate:
         """Return the share of documents that are called, with its exact interval."""
         return clopper_pearson(*self.count(evidence), level)
+
+    def units(self, evidence: Sequence[Evidence]) -> Units | None:
+        """Return what `rate` is made of: each document, called or not; None without any.
+
+        Calls rest on all documents of both sides together, and are taken as they are.
+        """
+        called = {each.probe.dialogue_id for each in evidence if self.is_called(each)}
+        names = sorted({each.probe.dialogue_id for each in evidence})
+        if not names:
+            return None
+        return Units(
+            rule="ratio",
+            documents=names,
+            values=[float(name in called) for name in names],
+            weights=[1.0] * len(names),
+        )
 
     def rates_by(self, evidence: Sequence[Evidence], name_of: Callable[[Evidence], str]) -> dict[str, Estimate]:
         """Return the share of documents called for one of their identifiers of each kind; exploratory."""

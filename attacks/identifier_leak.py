@@ -214,6 +214,7 @@ class IdentifierLeak:
             threat_model="text",
             queries=n_queries + base.n_queries + scores.n_queries + swept.n_queries,
             notes=[*reasons, *objections, *self._notes(), *base.notes, *filter(None, [scores.reason]), *swept.notes],
+            units=judged.units(judged.members),
             rows=list(rows(judged, scores.logprobs)),
         )
 

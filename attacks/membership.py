@@ -29,7 +29,14 @@ from typing import ClassVar, Literal
 
 from hushbot.attacks.blind_baseline import N_PERMUTATIONS, BlindBaseline
 from hushbot.attacks.membership_judgement import judge
-from hushbot.attacks.membership_levels import Aggregate, Level, measure_blind, measure_increments, measure_scores
+from hushbot.attacks.membership_levels import (
+    Aggregate,
+    Level,
+    headline_units,
+    measure_blind,
+    measure_increments,
+    measure_scores,
+)
 from hushbot.attacks.membership_scores import Scored, score_population, with_ratio
 from hushbot.attacks.state_population import Population
 from hushbot.attacks.token_scores import SCORES, score
@@ -151,6 +158,7 @@ class Membership:
             },
             queries=ours.queries + (base.queries if base is not None else 0),
             notes=[*notes, *_missing_notes(ours, target), *reasons, *failures],
+            units=headline_units(levels[-1 if self.unit == "dialogue" else 0], ours, self.score),
             rows=population.rows(ours.raw),
         )
 

@@ -18,12 +18,13 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from hushbot.attacks.blind_baseline import BlindBaseline, BlindText, blind_baseline
+from hushbot.attacks.document_units import score_units
 from hushbot.attacks.membership_scores import Scored
 from hushbot.attacks.state_population import Population
 from hushbot.intervals import Bootstrap, FloatArray
 from hushbot.permutation import auc_p
 from hushbot.stats import ORIENTATION, auc, auc_difference, orient, tpr_at_fpr, unmeasured
-from hushbot.types import Metric
+from hushbot.types import Metric, Units
 
 FPR = 0.01
 """The operating point of the headline; part of its name."""
@@ -137,6 +138,24 @@ def _measure(level: Level, oriented: FloatArray, sign: int, bootstrap: Bootstrap
         "realised_fpr": point.realised_fpr,
         "threshold": None if point.threshold is None else sign * point.threshold,
     }
+
+
+def headline_units(level: Level, scored: Scored, name: str) -> Units | None:
+    """Return what `tpr_at_1pct_fpr` of a score is made of; None where the score could not be had.
+
+    Without enough calibration dialogues no unit is one: the threshold is the non-members' own, as in the headline.
+    """
+    if name in scored.missing:
+        return None
+    members, nonmembers, pool = level.divide(orient(name, scored.raw[name]))
+    return score_units(
+        "tpr_at_1pct_fpr",
+        {
+            "member": (members, [unit.dialogue for unit in level.members]),
+            "nonmember": (nonmembers, [unit.dialogue for unit in level.nonmembers]),
+            "calibration": (pool, [unit.dialogue for unit in level.pool]),
+        },
+    )
 
 
 def measure_blind(level: Level, bootstrap: Bootstrap, n_permutations: int) -> BlindBaseline:

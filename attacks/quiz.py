@@ -228,6 +228,7 @@ class Quiz:
             threat_model=self.mode,
             queries=queries,
             notes=[*notes, *reasons, *([failure] if failure else [])],
+            units=found.units,
             rows=rows_of(questions, answers.chosen),
         )
 

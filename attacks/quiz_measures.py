@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hushbot.attacks.blind_baseline import BlindBaseline, BlindText, blind_baseline
+from hushbot.attacks.document_units import score_units
 from hushbot.attacks.quiz_questions import LETTERS, Pool, Question
 from hushbot.attacks.quiz_records import Record
 from hushbot.intervals import FloatArray
@@ -30,7 +31,7 @@ from hushbot.stats import (
     cluster_bootstrap,
     tpr_at_fpr,
 )
-from hushbot.types import Estimate, Metric, Verdict
+from hushbot.types import Estimate, Metric, Units, Verdict
 
 FPR = 0.01
 MIN_NONMEMBERS = 100
@@ -59,6 +60,12 @@ class Confidences(NamedTuple):
         """Return the dialogue of each record, for resampling."""
         members, nonmembers = ([record.id for record in side] for side in self.records)
         return members, nonmembers
+
+    @property
+    def units(self) -> Units:
+        """Return what the AUC is made of."""
+        members, nonmembers = self.clusters
+        return score_units("auc", {"member": (self.members, members), "nonmember": (self.nonmembers, nonmembers)})
 
 
 def confidences(questions: Sequence[Question], credits: Sequence[float]) -> Confidences:

@@ -13,6 +13,8 @@ prompt, its suffix the state as hushbot writes it. Guided decoders take the sche
 under every ranking, since ranking drops nothing), `<decoder>/<ranking>/<metric>@<k>` over the best k, both precisions
 at every k of `curve`, and `<decoder>/<ranking>/hit_auc`: how well the score parts the candidates that are members'
 from the rest. With fewer than k states all are used, and the estimate's n says how many.
+Of the headline's k states, `domain=<domain>/triplet_precision@<k>` and `slot=<domain>-<slot>/triplet_precision@<k>` say
+what came out (`triplet_precision`; exploratory), for members and non-members.
 
 Where the sides differ in number, both are counted on as many dialogues of each, or a headline and its chance line
 could not be compared; counts over all of the members then stand under `members_all/...`, without a control.
@@ -37,10 +39,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from hushbot.attacks.decoding import decoder_problems, parse_decoder
+from hushbot.attacks.decoding import decoder_problems, needs_of, parse_decoder, usable
+from hushbot.attacks.document_units import extraction_units
 from hushbot.attacks.found_states import (
     SEQUENCES_PER_CANDIDATE,
     Found,
+    best_states,
     differences,
     found_notes,
     hit_aucs,
@@ -53,12 +57,13 @@ from hushbot.attacks.state_candidates import read_candidates, score_candidates
 from hushbot.attacks.state_judgement import MIN_CANDIDATES, RANKING, Rule, judge, overall, shown
 from hushbot.attacks.state_metrics import StateIndex
 from hushbot.attacks.state_sides import Sides, take_sides
-from hushbot.errors import AuditError, ConfigError
+from hushbot.attacks.triplet_precision import triplet_precisions
+from hushbot.errors import AuditError, ConfigError, UnsupportedError
 from hushbot.prompts import STATE_MARKER
 from hushbot.protocols import Target
 from hushbot.schema import Schema
 from hushbot.stats import as_estimate, unmeasured
-from hushbot.types import AttackResult, AuditSplit, Estimate, Headline, Metric, Tier
+from hushbot.types import AttackResult, AuditSplit, DialogueState, Estimate, Headline, Metric, Tier
 
 ALL_MEMBERS = "members_all"
 """Prefix of counts over all members, where those are more than the non-members."""
@@ -118,28 +123,33 @@ class UntargetedExtraction:
 
     @property
     def needs(self) -> Tier:
-        """What a target must tell: decoders that a schema guides choose by probabilities, the others need texts."""
-        return "full" if any(parse_decoder(spec).is_guided for spec in self.decoders) else "text"
+        """What a target must tell for the headline; other decoders that it cannot do are not measured."""
+        return needs_of(self.decoder)
 
     def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
-        """Attack the target; the true schema is used only where `schema=gold` asks for it."""
+        """Attack the target; the true schema names domains and slots, and guides where `schema=gold` asks for it."""
         started = time.perf_counter()
         try:
-            guide = find_schema([parse_decoder(spec) for spec in self.decoders], self.schema, target, schema, seed)
-            found = {spec: self._harvest(target, spec, guide.schema, seed) for spec in self.decoders}
+            specs, lost = usable(target, self.decoders, self.decoder)
+            guide = find_schema([parse_decoder(spec) for spec in specs], self.schema, target, schema, seed)
+            found = self._harvests(target, specs, guide.schema, seed, lost)
         except AuditError as error:
             return self._failed(f"sampling failed: {error}", time.perf_counter() - started)
         sides = take_sides(split, seed)
         headline, metrics = self._metrics(found, split, sides, seed)
         judged = {spec: judge(each.harvest, sides, self._rule, seed) for spec, each in found.items()}
-        base = self._base(target, sides, guide.schema, seed)
+        base = self._base(target, list(found), sides, guide.schema, seed)
         verdict, reasons = overall(judged, self.decoder)
+        best = best_states(found[self.decoder].harvest, self.k, seed)
         return AttackResult(
             verdict="inconclusive" if base.has_failed else verdict,
             headline=headline,
-            metrics=metrics,
+            metrics=metrics | self._by_slot(best, sides.equal_members, schema),
             control={
-                "nonmembers": self._measured(found, sides.equal_nonmembers, seed) if sides.n_equal else None,
+                "nonmembers": self._measured(found, sides.equal_nonmembers, seed)
+                | self._by_slot(best, sides.equal_nonmembers, schema)
+                if sides.n_equal
+                else None,
                 "base": base.metrics,
                 "difference": differences(found, sides, self.k, seed),
                 "randomisation_p": judged[self.decoder].p,
@@ -147,7 +157,8 @@ class UntargetedExtraction:
             },
             queries=guide.n_queries + sum(each.n_queries for each in found.values()) + base.n_queries,
             seconds=time.perf_counter() - started,
-            notes=[*reasons, *guide.notes, *found_notes(found, self.k), *sides.notes, *base.notes],
+            notes=[*reasons, *lost, *guide.notes, *found_notes(found, self.k), *sides.notes, *base.notes],
+            units=extraction_units(best, sides.equal_members, sides.member_dialogues),
             rows=[row for each in found.values() for row in rows(each, sides)],
         )
 
@@ -162,6 +173,20 @@ class UntargetedExtraction:
 
     def _headline(self, estimate: Estimate) -> Headline:
         return Headline(metric=f"state_precision@{self.k}", estimate=estimate, key=self._key)
+
+    def _harvests(
+        self, target: Target, specs: Sequence[str], schema: Schema | None, seed: int, lost: list[str]
+    ) -> dict[str, Found]:
+        """Ask with each decoder; those that the target cannot do join what is lost, but for the registered one."""
+        found = {}
+        for spec in specs:
+            try:
+                found[spec] = self._harvest(target, spec, schema, seed)
+            except UnsupportedError as error:
+                if spec == self.decoder:
+                    raise
+                lost.append(f"{spec} not measured: {error}")
+        return found
 
     def _harvest(self, target: Target, spec: str, schema: Schema | None, seed: int) -> Found:
         """Sample and score with one decoder; raises AuditError only if there are no samples."""
@@ -197,12 +222,15 @@ class UntargetedExtraction:
     def _measured(self, found: Mapping[str, Found], truth: StateIndex, seed: int) -> dict[str, Metric]:
         return measured(found, truth, self._rule, self.curve, seed)
 
-    def _base(self, target: Target, sides: Sides, schema: Schema | None, seed: int) -> Base:
+    def _by_slot(self, best: Sequence[DialogueState], truth: StateIndex, schema: Schema) -> dict[str, Metric]:
+        return triplet_precisions((t for state in best for t in state), truth, schema, suffix=f"@{self.k}")
+
+    def _base(self, target: Target, specs: Sequence[str], sides: Sides, schema: Schema | None, seed: int) -> Base:
         """Measure the bot before fine-tuning, guided by the same schema."""
         if target.reference is None:
             return Base(None, 0, ["base control not measured: the target has no reference model"], False)
         try:
-            found = {spec: self._harvest(target.reference, spec, schema, seed) for spec in self.decoders}
+            found = self._harvests(target.reference, specs, schema, seed, [])
         except AuditError as error:
             return Base(None, 0, [f"base control not measured: sampling failed: {error}"], True)
         notes = [f"base control: {note}" for note in found_notes(found, self.k, settings=False)]

@@ -45,7 +45,12 @@ N_DRAWS = 1000
 
 def normalise_state(state: DialogueState) -> DialogueState:
     """Strip and case-fold every domain, slot and value; drop annotation alternatives."""
-    return frozenset(SlotValue(_fold(t.domain), _fold(t.slot), _fold(t.value)) for t in state)
+    return frozenset(SlotValue(fold(t.domain), fold(t.slot), fold(t.value)) for t in state)
+
+
+def fold(text: str) -> str:
+    """Strip and case-fold a domain, slot or value: all that is done before any two are compared."""
+    return text.strip().casefold()
 
 
 def distinct_values(states: Iterable[DialogueState]) -> set[str]:
@@ -252,10 +257,6 @@ def _rate(k: int, n: int, level: float) -> Estimate:
     if rate.value is None:
         return rate
     return rate.model_copy(update={"method": f"{rate.method} over candidates, dialogues taken as given"})
-
-
-def _fold(text: str) -> str:
-    return text.strip().casefold()
 
 
 def _mean_triplets(sizes: Sequence[int], level: float) -> Estimate:

@@ -13,7 +13,9 @@ side* contains it. Its scores take the prompt with the prefix as the prefix, the
 `value_precision` (of new triplets), over all prefixes and per prefix length (`.../l=3`);
 `<decoder>/<ranking>/<metric>@k` of the best k under each ranking, and `hit_auc`. `prefixes/l=3` says how many prefixes
 there were, `prefixes_shared/l=3` how many of them both sides hold: those count in all of these numbers, on either side.
-`<decoder>/causes/repetitions/l=3` and, with `n_ranked`, `causes/...` are those of `causes`.
+`<decoder>/causes/repetitions/l=3` and, with `n_ranked`, `causes/...` are those of `causes`. Of the new triplets of all
+completions behind the headline, `domain=<domain>/triplet_precision` and `slot=<domain>-<slot>/triplet_precision` say
+how many the prefix's own side has (`triplet_precision`; exploratory), for members and non-members.
 
 **Controls.** `nonmembers`: the same for the non-members' prefixes, judged against the non-members: what the bot infers
 from what people usually want, without having seen these. `base`: the bot before fine-tuning on the members' prefixes.
@@ -31,19 +33,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from hushbot.attacks.causes import rank_causes, repetition_causes
 from hushbot.attacks.completions import Side, complete, completion_metrics, precision_difference
-from hushbot.attacks.decoding import decoder_problems, parse_decoder, resolved
+from hushbot.attacks.decoding import decoder_problems, needs_of, parse_decoder, resolved, usable
+from hushbot.attacks.document_units import completion_units
 from hushbot.attacks.schema_guide import find_schema
 from hushbot.attacks.state_extraction import Base
 from hushbot.attacks.state_judgement import MIN_CANDIDATES, Rule, overall, shown
 from hushbot.attacks.state_sides import Sides, take_sides
 from hushbot.attacks.targeted_judgement import judge_sides
 from hushbot.attacks.targeted_prefixes import Prefix, collect_prefixes
-from hushbot.errors import AuditError, ConfigError
+from hushbot.attacks.triplet_precision import triplet_precisions
+from hushbot.errors import AuditError, ConfigError, UnsupportedError
 from hushbot.protocols import Target
 from hushbot.schema import Schema
 from hushbot.stats import as_estimate, unmeasured
@@ -131,11 +135,11 @@ class TargetedExtraction:
 
     @property
     def needs(self) -> Tier:
-        """What a target must tell: decoders that a schema guides choose by probabilities, the others need texts."""
-        return "full" if any(parse_decoder(spec).is_guided for spec in self.decoders) else "text"
+        """What a target must tell for the headline; other decoders that it cannot do are not measured."""
+        return needs_of(self.decoder)
 
     def run(self, target: Target, split: AuditSplit, schema: Schema, *, seed: int) -> AttackResult:
-        """Attack the target; the true schema is used by `schema=gold` and to rank causes."""
+        """Attack the target; the true schema is used by `schema=gold`, to rank causes and to name slots."""
         started = time.perf_counter()
         sides = take_sides(split, seed)
         prefixes = _Prefixes(
@@ -150,17 +154,20 @@ class TargetedExtraction:
         if not all(prefixes):
             return self._failed("one side has no state that is longer than a prefix", started, "not_measured")
         try:
-            guide = find_schema([parse_decoder(spec) for spec in self.decoders], self.schema, target, schema, seed)
-            asked = self._ask(target, sides, prefixes, guide.schema, seed)
+            specs, lost = usable(target, self.decoders, self.decoder)
+            guide = find_schema([parse_decoder(spec) for spec in specs], self.schema, target, schema, seed)
+            able = replace(self, decoders=tuple(specs))
+            asked = able._ask(target, sides, prefixes, guide.schema, seed)
         except AuditError as error:
             return self._failed(f"a query to the target failed: {error}", started)
-        base = self._base(target, sides, prefixes, guide.schema, seed)
+        able = replace(self, decoders=tuple(asked.members))
+        base = able._base(target, sides, prefixes, guide.schema, seed)
         rule = Rule(self.k, self.min_triplets, len(self.decoders))
         judged = {
-            spec: judge_sides(asked.members[spec], asked.nonmembers[spec], sides, rule, seed) for spec in self.decoders
+            spec: judge_sides(asked.members[spec], asked.nonmembers[spec], sides, rule, seed) for spec in able.decoders
         }
         verdict, reasons = overall(judged, self.decoder)
-        metrics = self._measured(asked.members, seed) | prefixes.counts("members")
+        metrics = self._of_side(asked.members, prefixes.counts("members"), schema, seed)
         for spec, side in asked.members.items():
             causes = repetition_causes(side, sides.member_dialogues)
             metrics |= {f"{spec}/{name}": value for name, value in causes.items()}
@@ -172,31 +179,38 @@ class TargetedExtraction:
             headline=self._headline(metrics[f"{self.decoder}/none/state_precision"]),
             metrics=metrics | ranked.metrics,
             control={
-                "nonmembers": self._measured(asked.nonmembers, seed) | prefixes.counts("nonmembers"),
+                "nonmembers": self._of_side(asked.nonmembers, prefixes.counts("nonmembers"), schema, seed),
                 "base": base.metrics,
-                "difference": self._differences(asked, seed),
+                "difference": able._differences(asked, seed),
                 "judged": shown(judged),
             },
             queries=guide.n_queries + asked.n_queries + base.n_queries + ranked.n_queries,
             seconds=time.perf_counter() - started,
-            notes=[*reasons, *guide.notes, *asked.notes, *sides.notes, *base.notes, *ranked.notes],
+            notes=[*reasons, *lost, *guide.notes, *asked.notes, *sides.notes, *base.notes, *ranked.notes],
+            units=completion_units(asked.members[self.decoder]),
             rows=asked.rows(),
         )
 
     def _ask(self, target: Target, sides: Sides, prefixes: _Prefixes, schema: Schema | None, seed: int) -> _Asked:
-        """Continue both sides' prefixes with every decoder."""
+        """Continue both sides' prefixes with every decoder that the target can do; it must do the registered one."""
         asked = _Asked({}, {}, 0, [])
         for spec in self.decoders:
             decoder = parse_decoder(spec)
-            done = complete(
-                target,
-                decoder,
-                [*prefixes.members, *prefixes.nonmembers],
-                n=decoder.n_useful(self.n_per_prefix),
-                max_new_tokens=self.max_new_tokens,
-                schema=schema,
-                seed=seed,
-            )
+            try:
+                done = complete(
+                    target,
+                    decoder,
+                    [*prefixes.members, *prefixes.nonmembers],
+                    n=decoder.n_useful(self.n_per_prefix),
+                    max_new_tokens=self.max_new_tokens,
+                    schema=schema,
+                    seed=seed,
+                )
+            except UnsupportedError as error:
+                if spec == self.decoder:
+                    raise
+                asked.notes.append(f"{spec} not measured: {error}")
+                continue
             asked.members[spec] = Side.of(prefixes.members, done.draws, sides.equal_members)
             asked.nonmembers[spec] = Side.of(prefixes.nonmembers, done.draws, sides.equal_nonmembers)
             notes = [*(f"{spec}: {note}" for note in done.notes), resolved(decoder)]
@@ -219,6 +233,14 @@ class TargetedExtraction:
             found = completion_metrics(side, self.k, seed)
             metrics |= {f"{spec}/{name}": value for name, value in found.items()}
         return metrics
+
+    def _of_side(
+        self, sides: Mapping[str, Side], counts: dict[str, Metric], schema: Schema, seed: int
+    ) -> dict[str, Metric]:
+        """Return all that is measured of one side, with the registered decoder's triplets by domain and slot."""
+        registered = sides[self.decoder]
+        new = (triplet for completion in registered.completions for triplet in completion.new)
+        return self._measured(sides, seed) | counts | triplet_precisions(new, registered.truth, schema)
 
     def _differences(self, asked: _Asked, seed: int) -> dict[str, Estimate]:
         differences: dict[str, Estimate] = {}

@@ -148,7 +148,12 @@ def load_run_target(
         )
     stack = build_stack(config)
     target = target_of(config, audited.model, inference, name=experiment.name)
-    known = {"weights_sha256": found, "tokens_trained": report.run.tokens_trained, "device": target.device}
+    known = {
+        "weights_sha256": found,
+        "tokens_trained": report.run.tokens_trained,
+        "device": target.device,
+        "seconds_per_turn": report.run.seconds_per_turn,
+    }
     utility = f"{AUDIT_NOTE}{report.run.id}" if report.utility else f"run {report.run.id} measured no utility"
     return stack.guard(target, experiment.corpus.schema), {
         "run": known,
@@ -156,6 +161,9 @@ def load_run_target(
         "recipe": report.recipe,
         "utility": report.utility,
         "utility_protocol": report.utility_protocol,
+        "utility_by_domain": report.utility_by_domain,
+        "utility_units": report.utility_units,
+        "training": report.training,
         "notes": [*report.notes, utility],
         "audited": {"target": "run"},
     }

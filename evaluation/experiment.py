@@ -13,7 +13,7 @@ from hushbot.evaluation.caching import CacheSettings
 from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.protocols import Attack, Tracker
 from hushbot.run import config_sha256
-from hushbot.types import AuditSplit
+from hushbot.types import AuditSplit, Dialogue
 
 Say = Callable[[str], None]
 """Where progress goes, one line at a time."""
@@ -42,6 +42,11 @@ class Experiment:
     def split(self) -> AuditSplit:
         """Return who is a member and who is not."""
         return self.drawn.split
+
+    @property
+    def everybody(self) -> tuple[Dialogue, ...]:
+        """Return every dialogue that is in memory, on whatever side or none: what nobody may be quoted from."""
+        return (*self.corpus.dialogues, *(canary.dialogue for canary in self.split.canaries))
 
     @property
     def config_sha256(self) -> str:

@@ -73,6 +73,11 @@ class Progress:
         if not found:
             self.keep()
 
+    @property
+    def n_logged(self) -> int:
+        """Return how many parts are noted."""
+        return len(self._logged)
+
     def is_new(self, section: str) -> bool:
         """Return whether a part of the report was not logged yet, and note that it is now."""
         if section in self._logged:

@@ -155,7 +155,7 @@ def load_history_limit(
         context_length=None if model is None else model.context_length,
         n_added=count(prompt_overhead(target)),
         answers=answer_lengths(
-            (turn for dialogue in dialogues for turn in _gold_turns(dialogue, learns_changes=learns_changes)), count
+            (turn for dialogue in dialogues for turn in gold_turns(dialogue, learns_changes=learns_changes)), count
         ),
     )
 
@@ -174,7 +174,7 @@ def answer_lengths(turns: Iterable[Sequence[str]], count: PieceCounter) -> dict[
     }
 
 
-def _gold_turns(dialogue: Dialogue, *, learns_changes: bool) -> Iterator[list[str]]:
+def gold_turns(dialogue: Dialogue, *, learns_changes: bool) -> Iterator[list[str]]:
     """Yield each turn with a known state as the bot should write it."""
     turns = (
         running_turns(dialogue)

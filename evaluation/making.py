@@ -20,16 +20,20 @@ from hushbot.composition import build
 from hushbot.corpora.split import annotation_sha256
 from hushbot.errors import DataError, HushbotError
 from hushbot.evaluation.experiment import Experiment, Say
+from hushbot.evaluation.memory import start_phase, with_peak
 from hushbot.evaluation.reuse import Origin, copy_model, find_twin
+from hushbot.evaluation.state_scoring import ScoringRules
+from hushbot.evaluation.watch import WatchSettings, make_watch, watch_of
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.training.stack import RecipeStack, build_stack
-from hushbot.types import AuditReport
+from hushbot.types import AuditReport, TrainingEpoch
 
 if TYPE_CHECKING:
     from hushbot.targets.local import LocalTarget
     from hushbot.training.fit import FitResult, TrainerSettings
     from hushbot.training.model_folder import LoadedBackbone
+    from hushbot.training.watching import Watch
 
 
 class _Parts(NamedTuple):
@@ -42,6 +46,10 @@ class _Parts(NamedTuple):
     """False for the `base` arm, which is the backbone as it is."""
     trust: Sequence[str]
     """Packages beside hushbot that a neighbour's recipes may come from."""
+    watch: WatchSettings
+    """Whether and how the bot is looked at while it trains."""
+    rules: ScoringRules
+    """What counts as a right state."""
 
 
 def make_bot(
@@ -59,8 +67,12 @@ def make_bot(
         build(config["trainer"], "trainer"),
         bool(config["fit"]),
         trust,
+        build(config["watch"], "watch") if "watch" in config else WatchSettings(),
+        build(config["utility"], "utility").rules,
     )
     if report.run.weights_sha256 is None:
+        if parts.is_trained:
+            _check_watch(directory, config)
         report = _take_over(experiment, parts, directory, report, say) or _make_model(
             experiment, parts, directory, report, say
         )
@@ -89,6 +101,7 @@ def _make_model(
     started_from = base_fingerprint(loaded.model)
     if parts.is_trained:
         say(f"training {experiment.name} on {len(experiment.split.trained)} dialogues")
+        start_phase()
         result = fit(
             loaded.model,
             loaded.tokenizer,
@@ -100,6 +113,7 @@ def _make_model(
             max_length=parts.backbone.max_length,
             checkpoint_dir=directory.checkpoints,
             seed=experiment.seed,
+            watch=_watch(experiment, parts, loaded),
         )
         report = _with_training(experiment, parts, report, result)
     else:
@@ -116,10 +130,37 @@ def _make_model(
     return report.model_copy(update={"run": run, "notes": [*report.notes, *notes]})
 
 
+def _check_watch(directory: RunDirectory, config: Mapping[str, Any]) -> None:
+    """Refuse to go on without the watch that a run was started with: its curve would break off, its budget not hold.
+
+    Raises:
+        DataError: This run was started with another one.
+    """
+    started, now = watch_of(directory.config), watch_of(config)
+    if started != now:
+        raise DataError(
+            f"{directory.config_path} has watch.every={(started or {}).get('every')}, this command "
+            f"{(now or {}).get('every')}; give the settings of watch that the run was started with, or another run"
+        )
+
+
+def _watch(experiment: Experiment, parts: _Parts, loaded: LoadedBackbone) -> Watch | None:
+    """Return what looks at the bot while it trains; None where nothing does."""
+    return make_watch(
+        parts.watch,
+        experiment,
+        loaded.tokenizer,
+        rules=parts.rules,
+        max_length=parts.backbone.max_length,
+        learns_changes=parts.stack.learns_changes,
+    )
+
+
 def _with_training(experiment: Experiment, parts: _Parts, report: AuditReport, result: FitResult) -> AuditReport:
     """Return the report with what training came to."""
+    watching = {"watch": result.seconds_watching} if parts.watch.every is not None else {}
     trained = {
-        "seconds": report.run.seconds | {"train": result.seconds},
+        "seconds": report.run.seconds | {"train": result.seconds} | watching,
         "tokens_trained": result.tokens_trained,
         "trained_on": training_device(parts.settings),
     }
@@ -129,9 +170,18 @@ def _with_training(experiment: Experiment, parts: _Parts, report: AuditReport, r
     }
     return report.model_copy(
         update={
-            "run": report.run.model_copy(update=trained),
+            "run": with_peak(report.run.model_copy(update=trained), "train"),
             "data": report.data.model_copy(update=read),
             "recipe": report.recipe.model_copy(update={"privacy": result.privacy}),
+            "training": [
+                TrainingEpoch(
+                    epoch=record.epoch,
+                    training_loss=record.train_loss,
+                    calibration_loss=record.calibration_loss,
+                    measured=dict(record.measured),
+                )
+                for record in result.history
+            ],
             "notes": [*report.notes, *_length_note(parts, result.n_truncated), *result.notes],
         }
     )
@@ -182,13 +232,15 @@ def _take_over(
             "weights_sha256": theirs.run.weights_sha256,
             "model_sha256": theirs.run.model_sha256,
             "seconds": report.run.seconds | {"train": theirs.run.seconds.get("train", 0.0)},
+            "peak_memory_mb": {phase: held for phase, held in theirs.run.peak_memory_mb.items() if phase == "train"},
             "tokens_trained": theirs.run.tokens_trained,
             "versions": theirs.run.versions,
             "trained_on": theirs.run.trained_on,
         }
     )
     notes = list(dict.fromkeys([*report.notes, *training_notes, *own_notes, shared]))
-    return report.model_copy(update={"run": run, "data": theirs.data, "notes": notes})
+    made = {"run": run, "data": theirs.data, "training": theirs.training, "notes": notes}
+    return report.model_copy(update=made)
 
 
 def _versions(parts: _Parts, report: AuditReport) -> dict[str, str]:

@@ -9,59 +9,35 @@ trained.
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hushbot.errors import DataError
-from hushbot.evaluation.card import recipe_notes
-from hushbot.evaluation.tradeoff import (
-    NO_GUARANTEE,
-    UNKNOWN_GUARANTEE,
-    arm_name,
-    control_of,
-    is_foreign,
-    rows_of,
-    tradeoff_csv,
-    tradeoff_figure,
-)
-from hushbot.run import RunDirectory, write_atomically
-from hushbot.types import AuditReport, Estimate, Metric
+from hushbot.evaluation.comparisons import Comparison, ComparisonSettings, compare_arms, comparisons_csv
+from hushbot.evaluation.page import write_page
+from hushbot.evaluation.run_reports import RunReports, read_reports
+from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
+from hushbot.evaluation.wording import NOT_MEASURED, guarantee, show, summary
+from hushbot.run import write_atomically
+from hushbot.types import AuditReport, Metric
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-NOT_MEASURED = "not measured"
+__all__ = [
+    "NOT_MEASURED",
+    "guarantee",
+    "print_summary",
+    "show",
+    "show_comparison",
+    "summary",
+    "write_comparison",
+    "write_page",
+]
+
 UTILITY_SHOWN = ("joint_goal_accuracy", "state_f1")
 """Utility metrics in the summary table; the page shows all."""
-
-
-def show(number: Metric) -> str:
-    """Write an estimate with its interval and n, a plain number, or that there is none."""
-    if isinstance(number, Estimate):
-        if number.value is None:
-            return NOT_MEASURED
-        interval = "" if number.low is None else f" [{_end(number.low)}, {_end(number.high)}]"
-        return f"{number.value:.3f}{interval} (n={number.n})"
-    if number is None:
-        return NOT_MEASURED
-    return f"{number:.4g}" if isinstance(number, float) else str(number)
-
-
-def _end(value: float | None) -> str:
-    return "?" if value is None else f"{value:.3f}"
-
-
-def guarantee(report: AuditReport) -> str:
-    """Write a run's differential privacy guarantee with its unit and delta, and at 1e-5, or that none is known."""
-    privacy = report.recipe.privacy
-    if privacy is None:
-        return UNKNOWN_GUARANTEE if is_foreign(report) else NO_GUARANTEE
-    if not math.isfinite(privacy.epsilon):
-        return f"{NO_GUARANTEE} (epsilon is not finite)"
-    also = "" if privacy.epsilon_at_1e5 is None else f" (epsilon {privacy.epsilon_at_1e5:.4g} at delta 1e-05)"
-    return f"epsilon {privacy.epsilon:.4g} per {privacy.unit}, delta {privacy.delta:.4g}{also}"
 
 
 _ARM_WIDTH = len("dialogue_level")
@@ -70,8 +46,8 @@ _CELL_WIDTH = len("[0.000, 1.000]") + 3
 """An interval on one line, and its frame."""
 
 
-def print_summary(reports: Sequence[AuditReport]) -> None:
-    """Print a row per run, utility first, then each attack's headline above its chance line.
+def print_summary(reports: Sequence[AuditReport], comparison: Comparison | None = None) -> None:
+    """Print a row per run, utility first, then each attack's headline above its chance line; then each arm in words.
 
     More columns than a line has room for go on in a further table.
     """
@@ -87,6 +63,9 @@ def print_summary(reports: Sequence[AuditReport]) -> None:
     for start in range(0, len(titles), at_once):
         shown = {title: columns[title] for title in titles[start : start + at_once]}
         console.print(_summary_table(reports, shown, is_first=start == 0))
+    if comparison is not None:
+        for line in (*(standing.words for standing in comparison.standings), *comparison.notes):
+            console.print(f"- {line}", markup=False, highlight=False)
 
 
 def _summary_table(reports: Sequence[AuditReport], columns: Mapping[str, Sequence[str]], *, is_first: bool) -> Table:
@@ -119,89 +98,39 @@ def _attack_cell(report: AuditReport, name: str) -> str:
     return "\n".join([*lines, attack.verdict.replace("_", " ")])
 
 
-def write_page(runs: Sequence[Path], out: Path) -> None:
-    """Write one self-contained HTML page over one or several runs."""
-    import jinja2
+class Compared(NamedTuple):
+    """What was read, and what came of it."""
 
-    reports = [RunDirectory.open(path).read_report() for path in runs]
-    rows = rows_of(reports)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hushbot.evaluation", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["show"] = show
-    page = environment.get_template("report.html").render(
-        reports=reports,
-        figure=_svg(rows),
-        arm_name=arm_name,
-        control_of=control_of,
-        flat=_flat,
-        guarantee=guarantee,
-        recipe_notes=recipe_notes,
-        summaries=[summary(report) for report in reports],
-    )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, page.encode("utf-8"))
+    found: RunReports
+    comparison: Comparison
 
 
-def summary(report: AuditReport) -> str:
-    """Say in words what a run found."""
-    accuracy = report.utility.get("joint_goal_accuracy")
-    parts = [f"{arm_name(report)} (seed {report.run.seed}) is {report.status}"]
-    if accuracy is not None and accuracy.value is not None:
-        parts.append(f"it gets {accuracy.value:.0%} of dialogue states wholly right")
-    formal = guarantee(report)
-    has_none = formal.startswith(NO_GUARANTEE)
-    parts.append("it has no formal guarantee" if has_none else f"its formal guarantee is {formal}")
-    words = {
-        "leak": "leaks",
-        "no_leak_detected": "shows no leak",
-        "inconclusive": "gives no conclusion",
-        "not_measured": "was not measured",
-    }
-    parts += [f"{words[attack.verdict]} under {name.replace('_', ' ')}" for name, attack in report.attacks.items()]
-    return "; ".join(parts) + "."
+def write_comparison(runs: Sequence[Path], out: Path, settings: ComparisonSettings | None = None) -> Compared:
+    """Write tradeoff.csv, comparisons.csv, tradeoff.png and report.html from the runs' reports.
 
-
-def _flat(numbers: object) -> list[tuple[str, str]]:
-    """Return (key, text) pairs of a control or blind block, nested keys joined."""
-    if isinstance(numbers, Estimate):
-        return [("", show(numbers))]
-    if isinstance(numbers, Mapping):
-        if "value" in numbers and "method" in numbers:
-            return [("", show(Estimate.model_validate(numbers)))]
-        found = [(str(key), inner) for key, value in numbers.items() for inner in _flat(value)]
-        return [(f"{key}/{sub}" if sub else key, text) for key, (sub, text) in found]
-    return [
-        (
-            "",
-            NOT_MEASURED if numbers is None else f"{numbers:.4g}" if isinstance(numbers, float) else str(numbers),
-        )
-    ]
-
-
-def _svg(rows: Sequence[object]) -> str:
-    sink = io.StringIO()
-    tradeoff_figure(rows).savefig(sink, format="svg", metadata={"Date": None})  # type: ignore[arg-type]
-    text = sink.getvalue()
-    return text[text.index("<svg") :]
-
-
-def write_comparison(runs: Sequence[Path], out: Path) -> None:
-    """Write tradeoff.csv, tradeoff.png and report.html from the runs' reports.
+    A run without a readable report is shown as such on the page, and stops no other.
 
     Raises:
-        DataError: There is no run, or a directory holds none.
+        DataError: No run was given.
     """
     if not runs:
         raise DataError("no run directory was given; name at least one, such as runs/*")
-    rows = rows_of([RunDirectory.open(path).read_report() for path in runs])
+    found = read_reports(runs)
+    rows, comparison = rows_of(found.reports), compare_arms(found.reports, settings)
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "tradeoff.csv", tradeoff_csv(rows).encode("utf-8"))
+    write_atomically(out / "tradeoff.csv", tradeoff_csv(rows, comparison.standings).encode("utf-8"))
+    write_atomically(out / "comparisons.csv", comparisons_csv(comparison).encode("utf-8"))
     sink = io.BytesIO()
-    tradeoff_figure(rows).savefig(sink, format="png", dpi=160, metadata={"Software": None})
+    figure = tradeoff_figure(rows, standings=comparison.standings)
+    figure.savefig(sink, format="png", dpi=160, metadata={"Software": None})
     write_atomically(out / "tradeoff.png", sink.getvalue())
-    write_page(runs, out / "report.html")
+    write_page(found.paths, out / "report.html", damaged=found.told, comparison=comparison)
+    return Compared(found, comparison)
+
+
+def show_comparison(runs: Sequence[Path], out: Path, settings: ComparisonSettings | None = None) -> Compared:
+    """Write the comparison, print its table, its words and where it lies."""
+    compared = write_comparison(runs, out, settings)
+    print_summary(compared.found.reports, compared.comparison)
+    print(f"comparison: {out / 'report.html'}")
+    return compared

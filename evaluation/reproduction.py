@@ -55,7 +55,11 @@ def metric_of(attack: AttackResult | None, key: str) -> Metric:
 
 def chance_of(attack: AttackResult | None, key: str, side: str = "nonmembers") -> Metric:
     """Return the same number where there can be no leak, None if the run does not have it."""
-    numbers = None if attack is None else attack.control.get(side)
+    return metric_in(None if attack is None else attack.control.get(side), key)
+
+
+def metric_in(numbers: object, key: str) -> Metric:
+    """Return a number of a control or a blind baseline, which a report on disk holds as plain mappings."""
     found = numbers.get(key) if isinstance(numbers, Mapping) else None
     if isinstance(found, Mapping):
         return Estimate.model_validate(found)

@@ -7,7 +7,6 @@ same run gives the same files. A run that is not complete is said to be so, and 
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +19,9 @@ from hushbot.evaluation.report import NOT_MEASURED
 from hushbot.evaluation.reproduction import FIGURES, TARGETED, UNTARGETED, Number, csv_of, differences, fig11
 from hushbot.evaluation.reproduction_orderings import Ordering, orderings
 from hushbot.evaluation.reproduction_plots import draw
+from hushbot.evaluation.reproduction_words import by_claim, is_measured, shown_difference, shown_metric, tally
 from hushbot.run import RunDirectory, write_atomically
-from hushbot.types import AuditReport, Estimate, Metric
+from hushbot.types import AuditReport
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,7 +103,7 @@ def summary(
         "these were compared record by record. *Beyond chance*: after taking off what as many people give whom the bot",
         "never saw. Orderings can hold by memory or by what is usual; only those beyond chance speak of memory.",
         "",
-        *(f"- {claim}: {tally(cases)}" for claim, cases in _by_claim(found).items()),
+        *(f"- {claim}: {tally(cases)}" for claim, cases in by_claim(found).items()),
         "",
         "| claim | case | difference | outcome |",
         "|---|---|---|---|",
@@ -117,20 +117,10 @@ def summary(
         "",
     ]
     for name, rows in sorted(numbers.items()):
-        measured = any(_is_measured(each.ours) for each in rows)
+        measured = any(is_measured(each.ours) for each in rows)
         said = f" The paper: {paper.SAID[name]}." if name in paper.SAID else ""
         lines.append(f"- `{name}.csv`, `{name}.png`{'' if measured else ': ' + NOT_MEASURED}.{said}")
     return "\n".join(lines) + "\n"
-
-
-def shown_difference(difference: Estimate) -> str:
-    """Write a difference with its interval and level, or why there is none."""
-    if difference.value is None:
-        return difference.method
-    if difference.low is None or difference.high is None:
-        return f"{difference.value:+.3f} ({difference.method})"
-    level = f"{100 * difference.level:.4g}%"
-    return f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] at {level}, n={difference.n}"
 
 
 def print_tables(numbers: Mapping[str, Sequence[Number]], told: Sequence[str], found: Sequence[Ordering]) -> None:
@@ -146,22 +136,12 @@ def print_tables(numbers: Mapping[str, Sequence[Number]], told: Sequence[str], f
     for line in told:
         console.print(f"- {escape(line)}", highlight=False)
     table = Table("case", "difference", "outcome", title="does the paper's ordering hold here?", title_justify="left")
-    for claim, cases in _by_claim(found).items():
+    for claim, cases in by_claim(found).items():
         table.add_section()
         table.add_row(f"[bold]{escape(claim)}", "", f"[bold]{tally(cases)}")
         for each in cases:
             table.add_row(each.case, escape(shown_difference(each.difference)), each.outcome)
     console.print(table)
-
-
-def _by_claim(found: Sequence[Ordering]) -> dict[str, list[Ordering]]:
-    return {claim: [each for each in found if each.claim == claim] for claim in dict.fromkeys(e.claim for e in found)}
-
-
-def tally(cases: Sequence[Ordering]) -> str:
-    """Say in how many cases a claim holds, does not hold, and cannot be told."""
-    counts = Counter(each.outcome for each in cases)
-    return ", ".join(f"{outcome} in {n} of {len(cases)}" for outcome, n in sorted(counts.items(), reverse=True))
 
 
 def _table(title: str, numbers: Sequence[Number]) -> Table:
@@ -183,19 +163,4 @@ def _table(title: str, numbers: Sequence[Number]) -> Table:
 def _cell(each: Number) -> str:
     scale = 100.0 if each.metric.endswith("precision") else 1.0
     stated = "-" if each.paper is None else f"{scale * each.paper:.4g}"
-    return f"{_shown(each.ours, scale)}\nchance {_shown(each.chance, scale)}\npaper {stated}"
-
-
-def _shown(metric: Metric, scale: float) -> str:
-    if not isinstance(metric, Estimate):
-        return NOT_MEASURED if metric is None else f"{scale * metric:.4g}"
-    if metric.value is None:
-        return NOT_MEASURED
-    value = f"{scale * metric.value:.3g}"
-    if metric.low is None or metric.high is None:
-        return value
-    return f"{value} [{scale * metric.low:.3g}, {scale * metric.high:.3g}]"
-
-
-def _is_measured(metric: Metric) -> bool:
-    return metric is not None and not (isinstance(metric, Estimate) and metric.value is None)
+    return f"{shown_metric(each.ours, scale)}\nchance {shown_metric(each.chance, scale)}\npaper {stated}"

@@ -25,6 +25,7 @@ from typing import Any
 
 from hushbot.composition import components, locate_trusted
 from hushbot.errors import ConfigError, DataError, HushbotError
+from hushbot.evaluation.watch import watch_of
 from hushbot.protocols import Recipe
 from hushbot.run import RunDirectory
 from hushbot.training.fit import TrainerSettings
@@ -114,8 +115,15 @@ def _is_alike(
         and theirs.run.versions == origin.versions
         and theirs.run.trained_on == origin.trained_on
         and _training_part(twin.config, trust) == wanted
+        and _has_our_curve(directory.config, twin.config)
         and _is_whole(twin.model, theirs)
     )
+
+
+def _has_our_curve(config: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Return whether a run looked at its bot in training as this one wants to; one that does not want to takes any."""
+    watch = watch_of(config)
+    return watch is None or watch == watch_of(theirs)
 
 
 def _is_whole(folder: Path, report: AuditReport) -> bool:
@@ -140,6 +148,10 @@ def _training_part(config: Mapping[str, Any], trust: Sequence[str]) -> str | Non
     settings = {key: config.get(key) for key in _DECISIVE}
     canaries = config.get("canaries") or {}
     settings["canaries"] = canaries if canaries.get("m") else None
+    watch = watch_of(config)
+    # Without a budget nothing that is seen decides.
+    is_stopping = watch is not None and any(limit is not None for limit in (watch.get("budget") or {}).values())
+    settings["watch"] = watch if is_stopping else None
     settings["trainer"] = {k: v for k, v in (config.get("trainer") or {}).items() if k not in _NOT_DECISIVE}
     return json.dumps([recipes, settings], sort_keys=True)
 

@@ -89,6 +89,19 @@ def run_responses(asker: Asker, turns: Sequence[TrackedTurn]) -> tuple[TrackedTu
     return tuple(answered)
 
 
+def repeat_turn(asker: Asker, turn: TrackedTurn, database: Database | None, *, is_answering: bool) -> None:
+    """Let the bot do one turn once more, alone: its changes, and where it answers the lookup, actions and response.
+
+    Raises:
+        AuditError: The target failed or gave fewer texts than it was asked for.
+    """
+    _read(asker.ask([state_prompt(turn.history)])[0])
+    if is_answering:
+        again = replace(turn, database=look_up(turn, database))
+        asker.ask(["".join(again.history) + _rest(again, ACTIONS_MARKER)])
+        run_responses(asker, [again])
+
+
 def gold_log_likelihood(
     target: Target, dialogues: Sequence[Dialogue], limit: Limit | None = None
 ) -> list[tuple[float, int]]:

@@ -1,16 +1,14 @@
-"""Score predicted dialogue states against gold ones: the rules, then turn by turn, then as estimates.
+"""Score predicted dialogue states against gold ones, turn by turn, by rules that are named.
 
 Guarantees: a turn is right only if its set of triplets is exactly the gold one; any alternative of a gold
 value counts as right; values are compared after trimming, case folding and collapsing blanks, and never by
 similarity. Every gold turn has exactly one outcome, so nothing is zipped to the shorter: a missing prediction
 is wrong (or skipped, if the rules say so) and counted, an unreadable one is wrong and counted, an unknown
-gold state is not scored and counted. Inputs are not changed. Intervals resample whole dialogues.
+gold state is not scored and counted. Inputs are not changed. What it comes to is in
+`hushbot.evaluation.state_rates`.
 
 What voids comparability: rules. Ignoring don't-care moves published systems by up to 5.5 points of joint goal
 accuracy, so the rules belong beside every number (`ScoringRules.protocol`).
-
-Source: joint goal accuracy as in the MultiWOZ read-me's tracking convention; precision, recall and F1 are
-micro-averages over triplets, a wrong value being one spurious and one missed triplet.
 """
 
 from __future__ import annotations
@@ -20,12 +18,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hushbot.errors import DataError
-from hushbot.stats import Bootstrap, cluster_bootstrap
-from hushbot.types import DialogueState, Estimate
+from hushbot.types import DialogueState
 
 States: TypeAlias = Mapping[str, Sequence[DialogueState | None]]
 """Dialogue id -> the state of each user turn."""
@@ -95,28 +89,6 @@ class TurnScore:
     """Whether the gold state has no triplet."""
 
 
-def dialogue_state_metrics(
-    predicted: States, gold: States, *, rules: ScoringRules = STRICT, seed: int = 0
-) -> dict[str, Estimate]:
-    """Compare predicted states with gold ones.
-
-    Args:
-        predicted: The state of each turn; None where a prediction could not be read.
-        gold: The state of each turn; None where the corpus does not know it.
-        rules: What counts as right.
-        seed: Seed of the bootstrap over dialogues.
-
-    Returns:
-        `joint_goal_accuracy`, `joint_goal_accuracy_nonempty` (turns with a non-empty gold state only),
-        `state_precision`, `state_recall`, `state_f1`, `coverage_dialogues` and `coverage_turns`; `n` is the
-        denominator of each.
-
-    Raises:
-        DataError: A predicted dialogue is not in the gold, or has more turns than it.
-    """
-    return estimates(score_turns(predicted, gold, rules), seed=seed)
-
-
 def score_turns(predicted: States, gold: States, rules: ScoringRules = STRICT) -> list[TurnScore]:
     """Return the outcome of every gold turn, in the order of the gold."""
     unknown = [name for name in predicted if name not in gold]
@@ -135,70 +107,10 @@ def score_turns(predicted: States, gold: States, rules: ScoringRules = STRICT) -
     return scores
 
 
-def estimates(scores: Sequence[TurnScore], *, seed: int = 0) -> dict[str, Estimate]:
-    """Summarise scored turns; `dialogue_state_metrics` says how."""
-    known = [score for score in scores if score.outcome != "unknown"]
-    counted = [score for score in known if score.counts]
-    answered = [score for score in known if score.outcome != "missing"]
-
-    def rate(pairs: list[tuple[str, float, float]], nothing: str) -> Estimate:
-        return ratio_by_dialogue(pairs, nothing=nothing, seed=seed)
-
-    return {
-        "joint_goal_accuracy": rate([(s.dialogue_id, s.is_correct, 1) for s in counted], "no turn was scored"),
-        "joint_goal_accuracy_nonempty": rate(
-            [(s.dialogue_id, s.is_correct, 1) for s in counted if not s.is_empty],
-            "no scored turn has a gold triplet",
-        ),
-        "state_precision": rate(
-            [(s.dialogue_id, s.matched, s.matched + s.spurious) for s in counted], "no triplet was predicted"
-        ),
-        "state_recall": rate(
-            [(s.dialogue_id, s.matched, s.matched + s.missed) for s in counted], "the gold has no triplet"
-        ),
-        "state_f1": rate(
-            [(s.dialogue_id, 2 * s.matched, 2 * s.matched + s.spurious + s.missed) for s in counted],
-            "neither side has a triplet",
-        ),
-        "coverage_dialogues": _share(len({s.dialogue_id for s in answered}), len({s.dialogue_id for s in known})),
-        "coverage_turns": _share(len(answered), len(known)),
-    }
-
-
 def counts(scores: Sequence[TurnScore]) -> dict[str, int]:
     """Return how many turns had each outcome, and over how many turns a rate is taken."""
     found = {f"turns_{name}": sum(s.outcome == name for s in scores) for name in ("unparsed", "missing", "unknown")}
     return {"turns_counted": sum(score.counts for score in scores), **found}
-
-
-def ratio_by_dialogue(
-    pairs: Sequence[tuple[str, float, float]], *, nothing: str, seed: int, upper: float = 1.0
-) -> Estimate:
-    """Return a ratio of sums with an interval that resamples dialogues.
-
-    Args:
-        pairs: (dialogue id, numerator, denominator) per unit.
-        nothing: Why there is no number where the denominators sum to 0.
-        seed: Seed of the bootstrap.
-        upper: The largest possible ratio; the smallest is 0.
-    """
-    sums: dict[str, NDArray[np.float64]] = {}
-    for name, numerator, denominator in pairs:
-        sums.setdefault(name, np.zeros(2))
-        sums[name] += (numerator, denominator)
-    # A dialogue without any unit says nothing about the ratio and is no cluster of it.
-    rows = np.array([row for row in sums.values() if row[1] > 0])
-    total = int(rows[:, 1].sum()) if len(rows) else 0
-    if total == 0:
-        return Estimate(value=None, method=f"not measured: {nothing}")
-    found = cluster_bootstrap(
-        rows,
-        None,
-        lambda drawn: float(drawn[:, 0].sum() / drawn[:, 1].sum()),
-        bounds=(0.0, upper),
-        bootstrap=Bootstrap(seed=seed),
-    )
-    return found.model_copy(update={"n": total})
 
 
 def _score(
@@ -240,7 +152,7 @@ def _accepted(name: str, turn: int, state: DialogueState, ignored: frozenset[str
     """Return the right values of each gold slot; a slot of which every value is ignored is left out."""
     accepted: dict[_Slot, frozenset[str]] = {}
     for triplet in state:
-        slot = (_text(triplet.domain), _text(triplet.slot))
+        slot = (normalised(triplet.domain), normalised(triplet.slot))
         if slot in accepted:
             raise DataError(f"dialogue {name}, turn {turn}: the gold state has two values for {'-'.join(slot)}")
         accepted[slot] = frozenset(_value(value) for value in triplet.values)
@@ -253,26 +165,19 @@ def _predicted(
     """Return the predicted triplets that count; an ignored value does if the gold lists it beside others."""
     found = set()
     for triplet in state:
-        slot, value = (_text(triplet.domain), _text(triplet.slot)), _value(triplet.value)
+        slot, value = (normalised(triplet.domain), normalised(triplet.slot)), _value(triplet.value)
         if value not in ignored or value in accepted.get(slot, ()):
             found.add((slot, value))
     return found
 
 
-def _share(part: int, whole: int) -> Estimate:
-    """Return a share that was counted in full, so that its interval is a point."""
-    if whole == 0:
-        return Estimate(value=None, method="not measured: no known gold state")
-    share = part / whole
-    return Estimate(value=share, low=share, high=share, n=whole, method="full count")
-
-
 @lru_cache(maxsize=65536)
-def _text(text: str) -> str:
+def normalised(text: str) -> str:
+    """Return a text as names of domains and slots are compared: case folded, blanks collapsed."""
     return " ".join(text.casefold().split())
 
 
 @lru_cache(maxsize=65536)
 def _value(text: str) -> str:
-    value = _text(text)
+    value = normalised(text)
     return DONTCARE if value in DONTCARE_SPELLINGS else value

@@ -19,12 +19,15 @@ from typing import Any
 from hushbot.composition import build, find_problems, free_keys
 from hushbot.corpora.canaries import CanarySettings, with_canaries
 from hushbot.corpora.split import check_manifest, make_split
+from hushbot.discretion import Veil
 from hushbot.errors import ConfigError, HushbotError, UnsupportedError
 from hushbot.evaluation.caching import CacheSettings, forget, remembering
 from hushbot.evaluation.card import write_card
+from hushbot.evaluation.documents import pseudonymous_units, split_sha256, with_documents
 from hushbot.evaluation.experiment import Experiment, Say
 from hushbot.evaluation.following import check_installed, following
 from hushbot.evaluation.informing import confronted, informed
+from hushbot.evaluation.memory import start_phase, with_peak
 from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.evaluation.tracking import Limit
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
@@ -112,8 +115,13 @@ def open_run(experiment: Experiment, path: Path, trust: Sequence[str] = ()) -> R
 
 def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport:
     """Return the report so far, or an empty one."""
+    who_is_where = split_sha256(directory.manifest)
     if directory.report_path.exists():
-        return directory.read_report()
+        report = directory.read_report()
+        if report.run.split_sha256 is not None:
+            return report
+        # Written before reports had it.
+        return report.model_copy(update={"run": report.run.model_copy(update={"split_sha256": who_is_where})})
     split, corpus = experiment.split, experiment.corpus
     used = (*split.members, *split.nonmembers, *split.calibration, *split.controls)
     return AuditReport(
@@ -124,6 +132,7 @@ def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport
             seed=experiment.seed,
             config_sha256=experiment.config_sha256,
             data_sha256=str(directory.manifest["data_sha256"]),
+            split_sha256=who_is_where,
             versions=versions(),
         ),
         recipe=RecipeInfo(stack=experiment.name.split("+")),
@@ -161,6 +170,8 @@ def _attack_each(
     experiment: Experiment, target: Target, directory: RunDirectory, report: AuditReport, say: Say
 ) -> AuditReport:
     """Return the report with every attack that it did not hold yet, written after each."""
+    start_phase()
+    veil = Veil.over(experiment.everybody, experiment.corpus.schema)
     for name, attack in experiment.attacks.items():
         if name in report.attacks:
             continue
@@ -170,6 +181,7 @@ def _attack_each(
         attack = informed(attack, experiment.corpus, learns_changes=says_changes(report))
         result = attacked(confronted(attack, report.recipe.privacy), target, experiment)
         result = experiment.sensitivity.add_to(result, seed=experiment.seed)
+        result = veil.veiled(with_documents(result, split_sha256(directory.manifest)))
         if result.rows:
             records = directory.write_records(name, result.rows, reveal=experiment.reveal)
             # Rows are in the clear: from here on they are in the masked records only, out of any tracker's reach.
@@ -212,6 +224,7 @@ def measure_bot(
         return report
     say(f"measuring the utility of {experiment.name}")
     started = time.perf_counter()
+    start_phase()
     utility = measure_utility(
         target,
         experiment.split.nonmembers,
@@ -223,12 +236,17 @@ def measure_bot(
     )
     if utility.rows:
         directory.write_records("utility", utility.rows, reveal=experiment.reveal)
-    seconds = report.run.seconds | {"utility": time.perf_counter() - started}
+    spent = {
+        "seconds": report.run.seconds | {"utility": time.perf_counter() - started},
+        "seconds_per_turn": utility.seconds_per_turn,
+    }
     report = report.model_copy(
         update={
             "utility": utility.estimates,
             "utility_protocol": utility.protocol,
-            "run": report.run.model_copy(update={"seconds": seconds}),
+            "utility_by_domain": utility.by_domain,
+            "utility_units": pseudonymous_units(utility.units, split_sha256(directory.manifest)),
+            "run": with_peak(report.run.model_copy(update=spent), "utility"),
         }
     )
     directory.write_report(report)
@@ -281,6 +299,6 @@ def _with_attack(report: AuditReport, name: str, result: AttackResult, seconds: 
     return report.model_copy(
         update={
             "attacks": {**report.attacks, name: result},
-            "run": report.run.model_copy(update={"seconds": spent}),
+            "run": with_peak(report.run.model_copy(update={"seconds": spent}), "audit"),
         }
     )

@@ -80,6 +80,13 @@ class Completion:
         """Return whether, moreover, everything was told."""
         return self.inform and all(self.told.values())
 
+    def success_in(self, domain: str) -> bool:
+        """Return whether the dialogue informs, and everything that was asked for in a domain was told.
+
+        The published rates by domain ask for the offers of all domains, not of this one alone.
+        """
+        return self.inform and self.told[domain]
+
 
 def read_goal(goal: Mapping[str, Any] | None) -> TaskGoal | None:
     """Return the goal of a MultiWOZ dialogue; None where it has none that can be checked.

@@ -13,6 +13,7 @@ Rules and source: `task_completion`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from hushbot.corpora.multiwoz_database import MultiwozDatabase
 from hushbot.evaluation.placeholders import Answer, Delexicaliser
 from hushbot.evaluation.response_scoring import answered, bleu_counts, bleu_of_counts
+from hushbot.evaluation.state_rates import ratio_units
 from hushbot.evaluation.task_completion import (
     ACTIVE_DOMAIN_RULES,
     ActiveDomainRule,
@@ -35,7 +37,7 @@ from hushbot.evaluation.tracking import TrackedTurn
 from hushbot.evaluation.venue_search import VenueSearch
 from hushbot.protocols import Database
 from hushbot.stats import Bootstrap, cluster_bootstrap
-from hushbot.types import Dialogue, Estimate
+from hushbot.types import Dialogue, Estimate, Units
 
 _SUFFIX: Mapping[ActiveDomainRule, str] = {"state_change": "", "slot_names": "_by_slot_names"}
 TASK_METRICS = (
@@ -50,7 +52,18 @@ def has_tasks(dialogues: Sequence[Dialogue], database: Database | None) -> bool:
     return isinstance(database, MultiwozDatabase) and bool(goals_of(dialogues))
 
 
-def task_estimates(turns: Sequence[TrackedTurn], database: MultiwozDatabase, *, seed: int) -> dict[str, Estimate]:
+class Tasks(NamedTuple):
+    """What came of the tasks of a bot's dialogues."""
+
+    completions: Mapping[ActiveDomainRule, Mapping[str, Completion]]
+    """By rule, for each dialogue that has a goal."""
+    estimates: dict[str, Estimate]
+    """By `TASK_METRICS`."""
+    units: dict[str, Units]
+    """Inform and Success taken apart into dialogues; the combined score is no ratio."""
+
+
+def measure_tasks(turns: Sequence[TrackedTurn], database: MultiwozDatabase, *, seed: int) -> Tasks:
     """Return Inform and Success of a bot's answers, by both rules, and the combined score by the change of state.
 
     Args:
@@ -60,14 +73,17 @@ def task_estimates(turns: Sequence[TrackedTurn], database: MultiwozDatabase, *, 
     """
     done = complete_all(turns, database)
     found: dict[str, Estimate] = {}
+    units: dict[str, Units] = {}
     for rule, results in done.items():
         for name, values in (
             ("inform", [result.inform for result in results.values()]),
             ("success", [result.success for result in results.values()]),
         ):
-            scores = np.array(values, dtype=np.float64)
-            found[name + _SUFFIX[rule]] = cluster_bootstrap(scores, None, bootstrap=Bootstrap(seed=seed))
-    return found | {"combined": combined(turns, done["state_change"], seed=seed)}
+            key, scores = name + _SUFFIX[rule], np.array(values, dtype=np.float64)
+            found[key] = cluster_bootstrap(scores, None, bootstrap=Bootstrap(seed=seed))
+            units[key] = ratio_units([(dialogue, value, 1) for dialogue, value in zip(results, values, strict=True)])
+    found["combined"] = combined(turns, done["state_change"], seed=seed)
+    return Tasks(done, found, units)
 
 
 def complete_all(
@@ -117,6 +133,8 @@ def task_protocol(dialogues: Sequence[Dialogue]) -> dict[str, object]:
         "task_venues": "names, foods and stations by likeness of at least 90 of 100, all else equal; "
         "the venues offered must be some of the goal's",
         "combined": "(inform + success) / 2 in percent, plus BLEU on plain text",
+        "task_by_domain": "dialogues whose goal names the domain; success needs the offers of all domains, and all "
+        "that was asked for in this one",
     }
 
 

@@ -220,6 +220,17 @@ def track_responses(asker: Asker, turns: Sequence[TrackedTurn], database: Databa
     return tuple(done.get((turn.dialogue.id, turn.turn), turn) for turn in turns)
 
 
+def repeat_turn(asker: Asker, turn: TrackedTurn, database: Database | None, *, is_answering: bool) -> None:
+    """Let the bot do one turn once more, alone: its state, and where it answers the lookup, actions and response.
+
+    Raises:
+        AuditError: The target failed or gave fewer texts than it was asked for.
+    """
+    read_state(asker.ask([state_prompt(turn.history)])[0])
+    if is_answering:
+        track_responses(asker, [turn], database)
+
+
 def _ask_after_state(
     asker: Asker, turns: Sequence[TrackedTurn], question: Callable[[TrackedTurn], str]
 ) -> list[tuple[TrackedTurn, str]]:

@@ -1,9 +1,7 @@
 """A run on Weights & Biases: offline unless asked, then synced or thrown away by whoever owns it.
 
-Guarantees: nothing leaves this machine with `mode=offline`, whatever the environment says; with `mode=online` and no
-credentials, or a server that does not answer, the run says what to do and goes on offline. Records reach W&B masked
-only, with `reveal=true` too. Host name, program, git remote, console output and installed packages are not sent.
-A resumed run continues under its id. A W&B error ends the tracker, never the audit.
+Guarantees: `wandb_opening`'s; records reach W&B masked only, with `reveal=true` too. A resumed run continues under its
+id. A comparison is a run of its own. A W&B error ends the tracker, never the audit.
 
 What voids them: `wandb sync` and `mode=online` publish what the project's members may see: numbers, settings, masked
 records, the report. Masked is not anonymous; `n_records=0` leaves records out.
@@ -11,55 +9,41 @@ records, the report. Masked is not anonymous; `n_records=0` leaves records out.
 
 from __future__ import annotations
 
-import os
-import socket
-import urllib.parse
-import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from hushbot.evaluation.dashboard_tracker import DashboardTracker, stack_of
 from hushbot.evaluation.experiment import Say
-from hushbot.evaluation.following import FOLDER, Progress, need
-from hushbot.evaluation.tracker_rows import STEP, Row, points, rows_of, shown_config, shown_records, summary_of
+from hushbot.evaluation.following import need
+from hushbot.evaluation.tracker_comparison import Board
+from hushbot.evaluation.tracker_rows import EPOCH, STEP, UTILITY, Row, points, rows_of, shown_config, summary_of
+from hushbot.evaluation.wandb_opening import Mode, Request, exchange, open_run, own_environment, private, say_where
 from hushbot.types import AuditReport
 
 if TYPE_CHECKING:
     import wandb
 
-_PATIENCE = 15.0
-"""Seconds to wait for the server."""
-_FILES = ("report.json", "report.html", "privacy_card.md")
-"""What the report's artifact is made of, where it is there."""
+_AXES = {EPOCH: ("train/*",), STEP: ("audit/*", "utility/*", "privacy/*", "cost/*")}
+"""What each axis is of."""
 
 
 @dataclass(kw_only=True)
-class WandbTracker:
-    """Logs every attack at its own step, tables of masked records, and the report as an artifact."""
+class WandbTracker(DashboardTracker):
+    """Logs training by its epochs, every attack at its own step, tables of masked records, the report as an artifact.
 
-    mode: Literal["offline", "online"] = "offline"
+    A comparison has the trade-off as charts and as a picture, its tables, and its files as an artifact.
+    """
+
+    mode: Mode = "offline"
     """Where it goes: files in the run directory, to be synced or not, or the server."""
-    project: str = "hushbot"
-    """Project on the dashboard."""
     entity: str | None = None
     """User or team; null is the account's default."""
     group: str | None = None
     """Under what runs stand together; null is the recipe stack, so that its seeds do."""
-    n_records: int = 1000
-    """How many masked records of each attack are shown; 0 shows none."""
-    # A `wandb.Run`; the type cannot be named where settings are checked, without importing W&B.
-    _run: Any = field(default=None, init=False, repr=False)
-    _progress: Progress | None = field(default=None, init=False, repr=False)
-    _folder: Path = field(default=Path(), init=False, repr=False)
-    _config: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False)
-    _say: Say = field(default=print, init=False, repr=False)
     _environment: dict[str, str | None] = field(default_factory=dict, init=False, repr=False)
     _is_complete: bool = field(default=False, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.n_records < 0:
-            raise ValueError(f"n_records={self.n_records} must be at least 0; set tracker.n_records")
 
     def check(self) -> None:
         """Refuse to go on without W&B."""
@@ -67,23 +51,17 @@ class WandbTracker:
 
     def follow(self, folder: Path, config: Mapping[str, Any], say: Say) -> None:
         """Open the run, under the id it had if it is resumed."""
-        own = folder / "wandb"
-        # W&B would report its own errors to a third party, offline too, and stage artifacts in the home folder.
-        self._environment = _exchange(
-            {
-                "WANDB_ERROR_REPORTING": "false",
-                "WANDB_DATA_DIR": str(own / "data"),
-                "WANDB_CACHE_DIR": str(own / "cache"),
-            }
-        )
-        self._folder, self._config, self._say = folder, config, say
-        self._progress = Progress(folder / FOLDER / "wandb.json", "hushbot")
+        self._environment = own_environment(folder)
         self._is_complete = False
-        self._run = self._open(self._chosen_mode())
-        if self._run is not None:
-            self._run.define_metric(STEP, hidden=True)
-            for pattern in ("audit/*", "utility/*", "privacy/*", "cost/*"):
-                self._run.define_metric(pattern, step_metric=STEP)
+        self._begin(folder, config, say, kind="wandb", prefix="hushbot")
+        job_type = "train" if config.get("recipe") else "audit"
+        self._run = open_run(self._request(folder, self.group or stack_of(config), job_type, config), say)
+        if self._run is None:
+            return
+        for axis, patterns in _AXES.items():
+            self._run.define_metric(axis, hidden=True)
+            for pattern in patterns:
+                self._run.define_metric(pattern, step_metric=axis)
 
     def log(self, report: AuditReport) -> None:
         """Log what is new in the report; the whole of it once it is complete."""
@@ -94,15 +72,16 @@ class WandbTracker:
         try:
             self._run.config.update({"recipe_stack": "+".join(report.recipe.stack), "report_id": report.run.id})
             sections = rows_of(report)
-            for section, rows in sections.items():
+            for position, (section, rows) in enumerate(sections.items()):
                 if self._progress.is_new(section):
-                    step = rows[0].step
-                    shown = {STEP: step, **points(rows), **self._records(report, section)}
-                    # Where the server has this step already, from before a kill, it keeps what it has.
-                    self._run.log(shown, step=step, commit=True)
+                    shown: dict[str, Any] = {rows[0].axis: rows[0].step, **points(rows, self.curves)}
+                    if records := self._records(report, section):
+                        shown[f"records/{section}"] = table_of(records)
+                    # W&B's own step must grow; where the server has it from before a kill, it keeps what it has.
+                    self._run.log(shown, step=position, commit=True)
             self._run.summary.update(summary_of(report))
             if report.status == "complete":
-                self._log_whole(report, [row for rows in sections.values() for row in rows])
+                self._log_whole(report, [row for rows in sections.values() for row in rows], step=len(sections))
         except (wandb.Error, OSError) as error:
             self._say(f"W&B: {type(error).__name__}; this run is no longer followed, its report is complete without")
             self._run = None
@@ -111,144 +90,85 @@ class WandbTracker:
         """End the run; one whose audit did not complete counts as failed, and is continued when resumed."""
         run, self._run = self._run, None
         if run is not None and self._progress is not None:
-            where = self._folder / "wandb"
             run.finish(exit_code=0 if self._is_complete else 1)
             self._progress.keep()
-            if run.offline:
-                self._say(f"W&B: kept in {where}; `wandb sync {where}/offline-*` publishes it")
-        _exchange(self._environment)
+            say_where(run, self._folder, self._say)
+        exchange(self._environment)
         self._environment = {}
 
-    def _chosen_mode(self) -> Literal["offline", "online"]:
-        """Return the mode that is possible, and say why where it is not the one asked for."""
-        if self.mode == "offline":
-            return "offline"
+    def log_comparison(self, board: Board, config: Mapping[str, Any], say: Say) -> None:
+        """Log a comparison as a run of its own; one that has not changed since it was logged is left as it is."""
         import wandb
 
-        address = os.environ.get("WANDB_BASE_URL") or str(wandb.setup().settings.base_url)
-        if not _has_credentials():
-            self._say(f"W&B: no credentials for {address}; run `wandb login` or set WANDB_API_KEY. Going on offline")
-            return "offline"
-        if not _answers(address):
-            self._say(f"W&B: {address} does not answer; going on offline, `wandb sync` sends it later")
-            return "offline"
-        return "online"
+        with private(board.folder):
+            progress = self._begin(board.folder, config, say, kind="wandb", prefix="hushbot-comparison")
+            step = progress.n_logged
+            if not progress.is_new(board.sha256):
+                return
+            run = open_run(self._request(board.folder, self.group or "comparison", "compare", config), say)
+            if run is None:
+                return
+            try:
+                run.log(shown_board(board), step=step, commit=True)
+                run.log_artifact(_artifact(f"comparison-{progress.id}", "comparison", board.files))
+            except (wandb.Error, OSError) as error:
+                say(f"W&B: {type(error).__name__}; the comparison was not logged whole, its files are complete without")
+            else:
+                progress.keep()
+            finally:
+                run.finish()
+                say_where(run, board.folder, say)
 
-    def _open(self, mode: Literal["offline", "online"]) -> wandb.Run | None:
-        import wandb
-
-        try:
-            return self._start(mode)
-        except (wandb.Error, OSError) as error:
-            if mode == "offline":
-                self._say(f"W&B: {type(error).__name__}; this run is not followed")
-                return None
-            self._say(f"W&B: {type(error).__name__} on starting a run online; check `wandb login`. Going on offline")
-            return self._open("offline")
-
-    def _start(self, mode: Literal["offline", "online"]) -> wandb.Run:
-        import wandb
-
+    def _request(self, folder: Path, group: str, job_type: str, config: Mapping[str, Any]) -> Request:
         if self._progress is None:
             raise RuntimeError("a tracker is opened before it follows a run")
-        return wandb.init(
+        return Request(
+            folder=folder,
+            id=self._progress.id,
+            mode=self.mode,
             project=self.project,
             entity=self.entity,
-            group=self.group or "+".join(self._config.get("recipe") or ["audit"]),
-            job_type="train" if self._config.get("recipe") else "audit",
-            name=self._folder.name,
-            id=self._progress.id,
-            resume="allow" if mode == "online" else None,
-            dir=str(self._folder),
-            config=shown_config(self._config),
-            mode=mode,
-            settings=_settings(),
+            group=group,
+            job_type=job_type,
+            config=shown_config(config),
         )
 
-    def _records(self, report: AuditReport, section: str) -> dict[str, Any]:
-        """Return the table of an attack's masked records, if it has any."""
-        import wandb
-
-        result = report.attacks.get(section)
-        rows = [] if result is None else shown_records(self._folder, result, self._config, self.n_records)
-        if not rows:
-            return {}
-        columns: list[str | int] = [*rows[0]]
-        data: list[Iterable[Any]] = [list(row.values()) for row in rows]
-        return {f"records/{section}": wandb.Table(columns=columns, data=data, allow_mixed_types=True)}
-
-    def _log_whole(self, report: AuditReport, rows: list[Row]) -> None:
+    def _log_whole(self, report: AuditReport, rows: list[Row], *, step: int) -> None:
         """Log every number, unmeasured ones too, as a table, and the report as an artifact."""
-        import wandb
-
-        from hushbot.evaluation.report import write_page
-
         if self._run is None or self._progress is None:
             return
-        data: list[Iterable[Any]] = [list(row) for row in rows]
-        table = wandb.Table(columns=[*Row._fields], data=data, allow_mixed_types=True)
-        n = len(report.attacks)
-        self._run.log({STEP: n, "tables/numbers": table}, step=n + 1, commit=True)
-        write_page([self._folder], self._folder / "report.html")
-        artifact = wandb.Artifact(f"report-{self._progress.id}", type="report")
-        for path in (self._folder / name for name in _FILES):
-            if path.is_file():
-                artifact.add_file(str(path), skip_cache=True)
-        self._run.log_artifact(artifact)
+        numbers = table_of([row._asdict() for row in rows], columns=Row._fields)
+        self._run.log({STEP: len(report.attacks), "tables/numbers": numbers}, step=step, commit=True)
+        self._run.log_artifact(_artifact(f"report-{self._progress.id}", "report", self._report_files()))
         self._is_complete = True
 
 
-def _settings() -> wandb.Settings:
-    """Return what W&B may do: no prompts, and nothing about this machine."""
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> wandb.Table:
+    """Return rows of one kind as a table; cells of a column may differ in type."""
     import wandb
 
-    return wandb.Settings(
-        init_timeout=_PATIENCE,
-        login_timeout=_PATIENCE,
-        silent=True,
-        console="off",
-        reinit="create_new",
-        disable_git=True,
-        disable_code=True,
-        save_code=False,
-        host="",
-        program="",
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-        x_disable_stats=True,
-        x_save_requirements=False,
-    )
+    names: list[str | int] = list(columns or rows[0])
+    data: list[Iterable[Any]] = [[row[str(name)] for name in names] for row in rows]
+    return wandb.Table(columns=names, data=data, allow_mixed_types=True)
 
 
-def _has_credentials() -> bool:
-    """Return whether somebody is logged in here; nobody is asked, and no server."""
+def shown_board(board: Board) -> dict[str, Any]:
+    """Return a comparison as W&B shows it: tables, a scatter chart per attack, and the picture with intervals."""
     import wandb
 
-    try:
-        return wandb.login(prompt=False, verify=False)
-    except wandb.Error:  # a key that is none
-        return False
+    shown: dict[str, Any] = {f"comparison/{name}": table_of(rows) for name, rows in board.tables.items() if rows}
+    for attack, rows in board.charts.items():
+        title = f"{attack} against {UTILITY}"
+        shown[f"tradeoff/{attack}"] = wandb.plot.scatter(table_of(rows), "utility", "leakage", title=title)
+    if board.picture is not None:
+        shown["tradeoff/all"] = wandb.Image(str(board.picture), caption="utility against leakage, with intervals")
+    return shown
 
 
-def _exchange(values: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Set environment variables, or remove those that are None; return what they were."""
-    before = {name: os.environ.get(name) for name in values}
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    return before
+def _artifact(name: str, kind: str, files: Sequence[Path]) -> wandb.Artifact:
+    import wandb
 
-
-def _answers(address: str) -> bool:
-    """Return whether a server can be connected to: W&B itself tries for minutes. Behind a proxy it is to find out."""
-    parts = urllib.parse.urlsplit(address)
-    if urllib.request.getproxies():
-        return True
-    port = parts.port or (80 if parts.scheme == "http" else 443)
-    try:
-        with socket.create_connection((parts.hostname or "", port), timeout=_PATIENCE):
-            return True
-    except OSError:
-        return False
+    artifact = wandb.Artifact(name, type=kind)
+    for path in files:
+        artifact.add_file(str(path), skip_cache=True)
+    return artifact

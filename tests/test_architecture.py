@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
-    | {"values", "permutation"},
+    | {"values", "permutation", "discretion"},
     {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"} | {"installation"},
     {"recipes", "attacks"},
     {"evaluation"},

@@ -13,12 +13,24 @@ from hushbot.cli import main
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for verb in ("train", "audit", "compare", "report", "ls", "validate", "reproduce", "serve", "doctor", "gate"):
+    for verb in (
+        "train",
+        "audit",
+        "compare",
+        "report",
+        "ls",
+        "validate",
+        "reproduce",
+        "serve",
+        "chat",
+        "doctor",
+        "gate",
+    ):
         assert verb in text
 
 
 @pytest.mark.parametrize(
-    "verb", ["train", "audit", "compare", "report", "ls", "validate", "reproduce", "serve", "doctor", "gate"]
+    "verb", ["train", "audit", "compare", "report", "ls", "validate", "reproduce", "serve", "chat", "doctor", "gate"]
 )
 def test_verbs_explain_themselves(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
@@ -47,16 +59,16 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(("paper", "told"), [("popquiz", "not there yet"), ("nope", "tods, popquiz, leakit")])
-def test_a_paper_that_cannot_be_reproduced_exits_with_2(
-    paper: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_a_paper_that_cannot_be_reproduced_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "nope"]) == 2
+    assert "tods, popquiz, leakit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("paper", ["tods", "leakit"])
+def test_a_reproduction_without_its_corpus_names_the_missing_key(
+    paper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", paper]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_a_reproduction_without_its_corpus_names_the_missing_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "tods"]) == 2
     assert "data.path" in capsys.readouterr().err
 
 

@@ -271,7 +271,7 @@ def test_report_rebuilds_the_comparison_without_torch(compared: Compared, tmp_pa
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("[]")
     assert (out / "tradeoff.csv").read_bytes() == (compared.comparison / "tradeoff.csv").read_bytes()
-    assert {path.name for path in out.iterdir()} == {"tradeoff.csv", "tradeoff.png", "report.html"}
+    assert {path.name for path in out.iterdir()} == {"tradeoff.csv", "comparisons.csv", "tradeoff.png", "report.html"}
 
 
 # audit
@@ -426,7 +426,7 @@ def test_nobody_becomes_a_member_after_the_fact(killed: Killed, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("report", "{tmp}/absent"), 1, "{tmp}/absent is no run directory"),
+        (("report", "{tmp}/absent"), 1, "{tmp}/absent: it does not exist"),
         (("audit", "target=run", "run={tmp}/absent"), 1, "{tmp}/absent is no run directory"),
         (("audit", "target=run"), 2, "run is empty"),
         (("audit", "target=hf"), 2, "model=PATH"),

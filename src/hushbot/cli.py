@@ -56,20 +56,23 @@ def compare(overrides: Overrides = None, trust: Trust = None, config_dir: Config
     command.main(overrides or [], trust=trust or [], config_dir=config_dir)
 
 
-@app.command(epilog="Example: hushbot report runs/* --out comparison")
+@app.command(epilog="Example: hushbot report runs --out comparison. Exit code 1: a run had no readable report.")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories")],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them")],
     out: Annotated[Path, typer.Option(help="Where the comparison is written")] = Path("comparison"),
+    reference: Annotated[
+        str | None, typer.Option(help="The arm that others are held against; else turn_level, or the first trained")
+    ] = None,
 ) -> None:
     """Rebuild every table, figure and page from report.json files alone; no model is loaded."""
     from hushbot.commands import report as command
 
-    command.main(runs, out)
+    command.main(runs, out, reference)
 
 
 @app.command(epilog="Example: hushbot reproduce tods data.path=DIR")
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="tods; popquiz and leakit are to come")],
+    paper: Annotated[str, typer.Argument(help="tods, popquiz or leakit")],
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Where the tables and figures are written")] = Path("comparison"),
     read: Annotated[Path | None, typer.Option(help="A finished run to make them from; nothing is run")] = None,
@@ -96,6 +99,21 @@ def serve(
 ) -> None:
     """Serve a run's bot as an OpenAI-compatible endpoint on the loopback address, until Ctrl-C."""
     from hushbot.commands import serve as command
+
+    command.main(overrides or [], trust=trust or [], config_dir=config_dir)
+
+
+@app.command(epilog="Example: hushbot chat run=runs/value_copy-s0-1a2b3c4d, or with a file of user lines as its input")
+def chat(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="run=DIR, and perhaps opening=TEXT and reveal=true (shows what a guard held back)"),
+    ] = None,
+    trust: Trust = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Talk to a run's bot: its state, database result, actions and reply, and what a guard held back."""
+    from hushbot.commands import chat as command
 
     command.main(overrides or [], trust=trust or [], config_dir=config_dir)
 

@@ -33,7 +33,7 @@ _LIST = re.compile(r"\[([\w\s,-]*)\]")
 _NOISE = re.compile("append|HYDRA_FULL_ERROR|search path|provider=|full_key|object_type|hydra.cc")
 """Lines of a Hydra error that mislead or say nothing to a user."""
 UNHASHED_KEYS = frozenset(
-    {"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "seeds", "inference", "cache"}
+    {"run", "out", "runs_dir", "comparison", "launcher", "tracker", "arms", "compare", "seeds", "inference", "cache"}
     | {"pace", "key_variable"}
 )
 """Top-level keys that change where or how a run happens, not what it measures."""
@@ -75,7 +75,7 @@ def _with_all_groups(config: dict[str, Any], name: str) -> dict[str, Any]:
     Without attacks a bot is trained and its utility measured.
     """
     config.setdefault("attack", {})
-    if name == "serve":
+    if name in ("serve", "chat"):
         return config  # neither trains nor attacks
     needed, example = ("attack", "membership") if name == "audit" else ("recipe", "turn_level")
     if not config.get(needed):
@@ -175,12 +175,15 @@ def free_keys(config: Mapping[str, Any], trust: Sequence[str] = ()) -> frozenset
 
     Recipes say so, and the trainer's settings.
 
-    Without canaries their settings decide nothing: such a run is the one that was made before there were any.
+    Without canaries their settings decide nothing, nor do those of a watch that never looks: such a run is the one that
+    was made before there were any.
     """
-    recipes, canaries = config.get("recipe"), config.get("canaries")
+    recipes, canaries, watch = config.get("recipe"), config.get("canaries"), config.get("watch")
     keys = set(UNHASHED_KEYS)
     if isinstance(canaries, Mapping) and canaries.get("m") == 0:
         keys.add("canaries")
+    if isinstance(watch, Mapping) and (watch.get("every") is None or config.get("fit") is False):
+        keys.add("watch")
     owners = {f"recipe.{name}": node for name, node in (recipes.items() if isinstance(recipes, Mapping) else ())}
     for owner, node in (owners | {"trainer": config.get("trainer")}).items():
         if not isinstance(node, Mapping) or "_target_" not in node:

@@ -134,7 +134,9 @@ def parse_state(text: str) -> DialogueState:
     """
     parsed = read_state(text)
     if parsed.state is None or (not parsed.is_complete and not parsed.state):
-        raise StateParseError(f"no dialogue state in {text[:80]!r}; expected `{STATE_MARKER} Domain(slot=value)`")
+        raise StateParseError(
+            f"no dialogue state in a text of {len(text)} characters; expected `{STATE_MARKER} Domain(slot=value)`"
+        )
     return parsed.state
 
 

@@ -69,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; the run has not come that far") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}; restore it or start a new run") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} holds no JSON object; restore it or start a new run")

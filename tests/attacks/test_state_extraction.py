@@ -12,7 +12,7 @@ import pytest
 from hushbot.attacks import schema_asking
 from hushbot.attacks.schema_asking import Probed, ProbeSettings
 from hushbot.attacks.state_extraction import UntargetedExtraction
-from hushbot.errors import AuditError, ConfigError
+from hushbot.errors import AuditError, ConfigError, UnsupportedError
 from hushbot.prompts import STATE_MARKER
 from hushbot.schema import Schema, Slot
 from hushbot.targets.guided import Grammar, Guided, GuidedDraws
@@ -454,3 +454,45 @@ def test_no_number_is_nan() -> None:
     values = [metric.value if isinstance(metric, Estimate) else metric for metric in result.metrics.values()]
     assert not any(isinstance(value, float) and math.isnan(value) for value in values)
     assert AttackResult.model_validate_json(result.model_dump_json()).model_dump_json() == result.model_dump_json()
+
+
+@dataclass
+class Endpoint(Script):
+    """Says what it is asked for plainly, knows no beams, and tells no more than its tier."""
+
+    tier: str = "full"
+
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        if decoding.num_beams > 1:
+            raise UnsupportedError("the endpoint knows no decoder with num_beams=50")
+        return [list(self.lines[:n])]
+
+
+def test_a_decoder_that_the_target_cannot_do_costs_no_other_one() -> None:
+    target = Endpoint(lines("member", 30), reference=Endpoint(lines("other", 30)))
+    specs = ["vanilla", "beam_search"]
+    plain = UntargetedExtraction(n_samples=30, k=20, min_triplets=1).run(target, SPLIT, SCHEMA, seed=0)
+    result = UntargetedExtraction(n_samples=30, k=20, min_triplets=1, decoders=specs).run(target, SPLIT, SCHEMA, seed=0)
+    assert result.headline == plain.headline
+    assert result.verdict == plain.verdict == "leak"
+    assert not any(key.startswith("beam_search/") for key in result.metrics)
+    assert any("beam_search not measured: the endpoint knows no decoder" in note for note in result.notes)
+
+
+def test_the_registered_decoder_must_be_known() -> None:
+    target = Endpoint(lines("member", 30))
+    with pytest.raises(UnsupportedError, match="num_beams"):
+        UntargetedExtraction(n_samples=30, k=20, decoders=["vanilla", "beam_search"], decoder="beam_search").run(
+            target, SPLIT, SCHEMA, seed=0
+        )
+
+
+def test_guided_decoders_are_left_out_where_no_probabilities_are_told() -> None:
+    target = Endpoint(lines("member", 30), is_scored=False, tier="text")
+    chosen = UntargetedExtraction(n_samples=30, k=20, decoders=["vanilla", "schema_guided"])
+    assert chosen.needs == "text"
+    assert replace(chosen, decoder="schema_guided").needs == "full"
+    notes = chosen.run(target, SPLIT, SCHEMA, seed=0).notes
+    assert "schema_guided not measured: it chooses by probabilities, and the target's tier is 'text'" in notes

@@ -17,7 +17,7 @@ from hushbot.attacks.state_sides import take_sides
 from hushbot.attacks.targeted_extraction import TargetedExtraction
 from hushbot.attacks.targeted_judgement import _listed, _pool, judge_sides
 from hushbot.attacks.targeted_prefixes import collect_prefixes
-from hushbot.errors import AuditError, ConfigError
+from hushbot.errors import AuditError, ConfigError, UnsupportedError
 from hushbot.prompts import parse_state
 from hushbot.schema import Schema, Slot
 from hushbot.types import AttackResult, AuditSplit, Decoding, Dialogue, Estimate, Metric, Turn
@@ -321,3 +321,29 @@ def test_deals_agree_with_judging_each_deal_by_itself() -> None:
         split = AuditSplit(tuple(d for d in everyone if d.id in dealt), tuple(d for d in everyone if d.id not in dealt))
         found, _, _ = judged(split, lines, rule)
         assert found.difference.value == pytest.approx(advantages[column])
+
+
+@dataclass
+class Endpoint(Script):
+    """Knows no beams."""
+
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
+        if decoding.num_beams > 1:
+            raise UnsupportedError("the endpoint knows no decoder with num_beams=5")
+        return super().sample(prompts, n=n, max_new_tokens=max_new_tokens, decoding=decoding, seed=seed)
+
+
+def test_a_decoder_that_the_target_cannot_do_costs_no_other_one() -> None:
+    known = {f"m{i}": f", name=the m {i}, parking=yes, stars=4, stay=2 nights)" for i in range(40)}
+    target = Endpoint(known, reference=Endpoint({}))
+    plain = TargetedExtraction(lengths=(1,), k=20, decoders=["greedy"]).run(target, SPLIT, SCHEMA, seed=0)
+    both = TargetedExtraction(lengths=(1,), k=20, decoders=["greedy", "beam_search"])
+    result = both.run(target, SPLIT, SCHEMA, seed=0)
+    assert (result.headline, result.verdict) == (plain.headline, plain.verdict)
+    assert result.units == plain.units
+    assert not any(key.startswith("beam_search/") for key in result.metrics)
+    assert any("beam_search not measured: the endpoint knows no decoder" in note for note in result.notes)
+    with pytest.raises(UnsupportedError, match="num_beams"):
+        replace(both, decoder="beam_search").run(target, SPLIT, SCHEMA, seed=0)

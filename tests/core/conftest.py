@@ -17,6 +17,7 @@ from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
 from hushbot.training.fit import FitResult, TrainerSettings, fit
 from hushbot.training.stack import RecipeStack
+from hushbot.training.watching import Watch
 from hushbot.types import AuditSplit
 
 
@@ -97,6 +98,7 @@ def fit_small(
         model: nn.Module | None = None,
         seed: int = 0,
         max_length: int = 1024,
+        watch: Watch | None = None,
     ) -> tuple[Weights, FitResult]:
         trained = model if model is not None else make_small_model()
         result = fit(
@@ -109,6 +111,7 @@ def fit_small(
             max_length=max_length,
             checkpoint_dir=tmp_path / folder / "checkpoints",
             seed=seed,
+            watch=watch,
         )
         return Weights({name: weight.detach().clone() for name, weight in trained.named_parameters()}), result
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hushbot.commands import audit, compare, ls, train, validate
+from hushbot.commands import cells as making_cells
 from hushbot.composition import compose, config_files, config_root
 from hushbot.errors import AuditError, ConfigError, DataError
 from hushbot.evaluation import making, suite
@@ -20,7 +21,7 @@ from hushbot.types import AuditReport
 
 
 def cells(*overrides: str) -> list[Cell]:
-    return list(compare.make_cells(compose("compare", overrides), overrides, (), None))
+    return list(making_cells.make_cells(compose("compare", overrides), overrides, (), None))
 
 
 # where a run goes
@@ -129,6 +130,7 @@ def test_what_is_named_twice_is_run_once() -> None:
         ("seeds=[0.5]", r"seeds.0=0.5"),
         ("launcher.threads=0", r"launcher.threads=0"),
         ("arms=[no_such_recipe]", "no_such_recipe"),
+        ("compare.reference=absent", "compare.reference=.absent. is none of arms="),
     ],
 )
 def test_senseless_comparisons_are_refused(override: str, said: str) -> None:
@@ -159,7 +161,7 @@ def test_problems_of_all_stacks_are_told_at_once(second_maker: Path) -> None:
     overrides = ["arms=[base+dp_sgd,turn_level+second,base]"]
     config = compose("compare", overrides, config_dir=second_maker)
     with pytest.raises(ConfigError) as caught:
-        compare.checked_cells(config, overrides, (), second_maker)
+        making_cells.checked_cells(config, overrides, (), second_maker)
     first, *others = caught.value.problems
     assert "dp_sgd would harden the training" in first
     assert "2 recipes that make examples" in others[0]

@@ -252,6 +252,17 @@ def test_what_the_trainer_says_has_no_effect_may_differ_in_a_resumed_run(tmp_pat
         RunDirectory(tmp_path).create(composed("num_threads=2"), {}, free_keys=free)
 
 
+def test_a_watch_that_never_looks_is_not_hashed_and_one_that_does_is() -> None:
+    off, spelled, on = (
+        composition.compose("train", overrides)
+        for overrides in ([], ["watch.documents=7"], ["watch.every=2", "watch.documents=7"])
+    )
+    before = {key: value for key, value in off.items() if key != "watch"}  # as it was before there was one
+    assert composition.decisive(off) == composition.decisive(spelled) == composition.decisive(before)
+    assert composition.decisive(on) != composition.decisive(off)
+    assert composition.decisive({**on, "fit": False}) == composition.decisive({**off, "fit": False})
+
+
 @pytest.mark.parametrize("node", [None, 3, {}, {"_target_": "os.system"}, {"_target_": "hushbot.recipes.no.Such"}])
 def test_a_recipe_that_is_none_has_no_free_settings(node: object) -> None:
     assert composition.free_keys({"recipe": {"x": node}, "trainer": node}) == composition.UNHASHED_KEYS

@@ -15,9 +15,10 @@ from hushbot.errors import HushbotError
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
 from hushbot.training.data import DialogueData, Packer
-from hushbot.training.fit import TrainerSettings, fit, plan_training
+from hushbot.training.fit import TrainerSettings, fit
 from hushbot.training.module import TaskBot, TrainingPlan
 from hushbot.training.packing import unpack_rows
+from hushbot.training.planning import plan_training
 from hushbot.training.stack import RecipeStack
 from hushbot.types import AuditSplit
 

@@ -10,7 +10,7 @@ import pytest
 from hushbot.commands import audit, reproduce, train
 from hushbot.composition import compose
 from hushbot.errors import ConfigError
-from hushbot.evaluation import reproduction_files
+from hushbot.evaluation import reproducing, reproduction_files
 
 
 @pytest.fixture
@@ -79,11 +79,39 @@ def test_a_run_that_is_given_is_only_read(
         reproduce.main("tods", ["seed=1"], out=tmp_path, read=Path("a/run"))
 
 
-def test_papers_that_are_not_ready_are_refused_before_anything_runs(
+@pytest.mark.parametrize(
+    ("paper", "data", "attacks"),
+    [
+        ("popquiz", "medical_records", {"quiz", "quiz_worded", "quiz_text"}),
+        ("leakit", "multiwoz", {"identifier_leak"}),
+    ],
+)
+def test_other_papers_have_settings_of_their_own(
+    paper: str,
+    data: str,
+    attacks: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    trained: list[dict[str, Any]],
+    audited: list[list[str]],
+    tmp_path: Path,
+) -> None:
+    calls: list[tuple[str, Path, Path]] = []
+    monkeypatch.setattr(reproducing, "write_paper", lambda *given: calls.append(given))
+    overrides = ["data.path=somewhere"] if data == "multiwoz" else []
+    reproduce.main(paper, [*overrides, f"runs_dir={tmp_path}"], out=tmp_path / "out")
+    (config,) = trained
+    assert data in config["data"]["_target_"]
+    assert config["attack"].keys() == attacks
+    assert calls == [(paper, train.run_path(config), tmp_path / "out" / paper)]
+    reproduce.main(paper, ["target=run", "run=some/bot", "runs_dir=there"], out=tmp_path)
+    assert compose("audit", audited[0])["attack"] == config["attack"]
+    assert calls[1] == (paper, Path(f"there/{paper}-bot"), tmp_path / paper)
+
+
+def test_a_paper_that_nobody_knows_is_refused_before_anything_runs(
     written: list[tuple[Path, Path]], trained: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    for paper in ("popquiz", "leakit"):
-        with pytest.raises(ConfigError, match="not there yet"):
-            reproduce.main(paper, [], out=tmp_path)
+    with pytest.raises(ConfigError, match="choose one of tods, popquiz, leakit"):
+        reproduce.main("attention", [], out=tmp_path)
     assert written == []
     assert trained == []

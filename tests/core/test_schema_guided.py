@@ -251,7 +251,7 @@ def test_all_malformed_dialogues_are_named_at_once_or_skipped(tmp_path: Path) ->
     for part in (
         "'2'",
         "'3'",
-        "'bot' is neither",
+        "***(3) is neither",
         "'4'",
         "7",
         "'5'",

@@ -165,3 +165,13 @@ def test_where_nothing_is_trained_there_are_guards_only() -> None:
     for kind in (AppendWord, WholeText):
         with pytest.raises(ConfigError, match="x would harden the training, and with fit=false there is none"):
             build_stack({"fit": False, "recipe": {"x": target_of(kind)}})
+
+
+def test_a_private_training_is_not_ended_by_what_members_scores_say() -> None:
+    private = {"recipe": {"dp_sgd": target_of(DpSgd)}, "watch": {"every": 1, "budget": {"membership_auc": 0.6}}}
+    with pytest.raises(ConfigError, match=r"watch\.budget=.*dp_sgd promises privacy per dialogue"):
+        build_stack(private)
+    looking = {"every": 1, "budget": {"membership_auc": None}}
+    assert build_stack({**private, "watch": looking}).privacy_unit == "dialogue"
+    plain = {"turn_level": target_of(TurnLevel)}
+    assert build_stack({**private, "recipe": plain}).privacy_unit is None

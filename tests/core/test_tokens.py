@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hushbot.errors import ConfigError
@@ -134,6 +134,17 @@ def test_pieces_are_tokenised_one_by_one() -> None:
 )
 def test_start_token_is_bos_or_else_eos(special: dict[str, str], expected: int) -> None:
     assert start_token(make_tokenizer(**special)) == expected
+
+
+def test_a_tokenizer_that_adds_a_start_token_by_itself_adds_none_here() -> None:
+    """Else every text would start twice, as in lm-evaluation-harness #3333."""
+    adds = make_tokenizer(bos_token="<|im_end|>", eos_token="<|endoftext|>")
+    adds.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_end|> $A", special_tokens=[("<|im_end|>", 1)]
+    )
+    assert adds("User: north").input_ids == [1, *encode(TOKENIZER, "User: north")]
+    assert encode(adds, "User: north") == encode(TOKENIZER, "User: north")
+    assert encode_with_spans(adds, "User: north") == encode_with_spans(TOKENIZER, "User: north")
 
 
 def test_a_tokenizer_without_either_is_refused() -> None:

@@ -18,10 +18,13 @@ from hushbot.protocols import Recipe, Target
 from hushbot.run import RunDirectory
 from hushbot.schema import Schema
 from hushbot.training.model_folder import tiny_dir, weights_sha256
-from hushbot.types import AuditSplit, Estimate
+from hushbot.types import AuditSplit, Estimate, TrainingEpoch, Units
 
 SOUND = "abc"
 INFERENCE = {"batch_rows": 4, "batch_tokens": 4096}
+JGA = Estimate(value=0.5, low=0.4, high=0.6, n=3)
+LATENCY = Estimate(value=0.25, low=0.2, high=0.3, n=20, method="order statistics")
+UNITS = Units(rule="ratio", documents=["5f0c"], values=[1.0], weights=[2.0])
 CONFIG = {"recipe": {"turn_level": {"_target_": "hushbot.recipes.turn_level.TurnLevel"}}, "fit": True}
 
 
@@ -49,9 +52,15 @@ def finished(experiment: Experiment, tmp_path: Path) -> RunDirectory:
     """Return a run that says it has trained a bot; there is a model folder with nothing in it."""
     with suite.open_run(experiment, tmp_path / "run") as directory:
         report = suite.start_report(experiment, directory)
-        run = report.run.model_copy(update={"weights_sha256": SOUND, "tokens_trained": 99})
-        utility = {"joint_goal_accuracy": Estimate(value=0.5, low=0.4, high=0.6, n=3)}
-        directory.write_report(report.model_copy(update={"status": "complete", "run": run, "utility": utility}))
+        known = {"weights_sha256": SOUND, "tokens_trained": 99, "seconds_per_turn": LATENCY}
+        run = report.run.model_copy(update=known)
+        measured = {
+            "utility": {"joint_goal_accuracy": JGA},
+            "utility_by_domain": {"restaurant": {"joint_goal_accuracy": JGA}},
+            "utility_units": {"joint_goal_accuracy": UNITS},
+            "training": [TrainingEpoch(epoch=1, training_loss=0.5)],
+        }
+        directory.write_report(report.model_copy(update={"status": "complete", "run": run, **measured}))
         directory.model.mkdir()
     return RunDirectory.open(directory.path)
 
@@ -77,8 +86,16 @@ def test_a_run_hands_on_its_bot_and_what_is_known_of_it(
     target, update = audited.load_run_target(finished, experiment, INFERENCE)
     assert target is stranger  # turn_level guards nothing
     assert no_model == [{"config": CONFIG, "folder": finished.model, "inference": INFERENCE, "name": "turn_level"}]
-    assert update["run"] == {"weights_sha256": SOUND, "tokens_trained": 99, "device": "cpu"}
-    assert update["utility"]["joint_goal_accuracy"].value == 0.5
+    assert update["run"] == {
+        "weights_sha256": SOUND,
+        "tokens_trained": 99,
+        "device": "cpu",
+        "seconds_per_turn": LATENCY,
+    }
+    assert update["utility"] == {"joint_goal_accuracy": JGA}
+    assert update["utility_by_domain"] == {"restaurant": {"joint_goal_accuracy": JGA}}
+    assert update["utility_units"] == {"joint_goal_accuracy": UNITS}
+    assert [epoch.training_loss for epoch in update["training"]] == [0.5]
     assert update["recipe"].stack == ["turn_level"]
     assert update["notes"][-1] == f"utility was measured by run {finished.read_report().run.id}"
     assert update["audited"] == {"target": "run"}

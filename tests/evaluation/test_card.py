@@ -72,8 +72,14 @@ def test_the_front_matter_is_what_the_hub_reads(report: AuditReport, tmp_path: P
     assert {"hushbot", "turn_level", "filter_guard"} <= set(card.data.tags)
     assert "differential-privacy" not in card.data.tags
     assert card.data.model_name == "x"
-    (result,) = card.data.eval_results
-    assert (result.metric_type, result.metric_value, result.dataset_name) == ("joint_goal_accuracy", 0.5, "toy")
+    utility, leak = card.data.eval_results
+    assert (utility.metric_type, utility.metric_value, utility.dataset_name) == ("joint_goal_accuracy", 0.5, "toy")
+    assert (utility.task_name, utility.dataset_split) == ("task-oriented dialogue", "non-members")
+    assert (leak.metric_type, leak.metric_value) == ("untargeted_extraction/state_precision@100", 0.6)
+    assert leak.metric_name == "untargeted extraction/state precision@100"
+    assert leak.task_name == "privacy audit (leakage: less is better)"
+    assert card.data.metrics == ["joint_goal_accuracy", "untargeted_extraction/state_precision@100"]
+    assert ModelCard(str(card)).data.to_dict() == card.data.to_dict(), "written again, it says the same"
     assert metadata_load(path)["pipeline_tag"] == "text-generation"
     assert card.text.lstrip().startswith("# Privacy card: turn_level+filter_guard, seed 3")
 
@@ -85,6 +91,34 @@ def test_a_metric_that_was_not_measured_has_no_metadata_and_no_zero() -> None:
     assert rows(section(card, "Utility"))[2] == ["`joint_goal_accuracy`", "not measured", "-", "-"]
     assert "`utility`: `joint_goal_accuracy`: no candidates" in section(card, "What was not tested")
     assert "0.000" not in card
+
+
+def test_what_it_cost_stands_with_what_was_not_measured(report: AuditReport) -> None:
+    assert section(privacy_card(report), "What it cost").strip().splitlines()[1:] == [
+        "- most memory held: not measured",
+        "- answering one turn: not measured",
+    ]
+    turn = Estimate(value=0.25, low=0.2, high=0.5, n=40)
+    spent = {"train": 61.4, "audit": 9.6}
+    run = report.run.model_copy(
+        update={"seconds": spent, "peak_memory_mb": {"train": 812.3}, "seconds_per_turn": turn, "device": "cpu"}
+    )
+    assert section(privacy_card(changed(report, run=run)), "What it cost").strip().splitlines() == [
+        "- time: training 61 s, the audit 10 s",
+        "- most memory held: training 812 MB",
+        "- answering one turn: 0.250 s, 0.200 to 0.500 (95%), n = 40, on cpu",
+    ]
+
+
+def test_domains_stand_below_the_whole(report: AuditReport) -> None:
+    assert "by domain" not in section(privacy_card(report), "Utility")
+    half = Estimate(value=0.5, low=0.25, high=0.75, n=8)
+    by_domain = {"taxi": {"joint_goal_accuracy": half}, "train": {"joint_goal_accuracy": Estimate(value=None)}}
+    shown = section(privacy_card(changed(report, utility_by_domain=by_domain)), "Utility")
+    assert rows(shown.split("by domain")[1])[2:] == [
+        ["`taxi`", "0.500", "0.250 to 0.750 (95%)", "8"],
+        ["`train`", "not measured", "-", "-"],
+    ]
 
 
 def test_a_privacy_arm_is_tagged_as_one(report: AuditReport) -> None:

@@ -17,6 +17,7 @@ from hushbot.composition import compose
 from hushbot.corpora.canaries import CanarySettings, draw_canaries
 from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
+from hushbot.errors import DataError
 from hushbot.evaluation import making, suite
 from hushbot.evaluation.experiment import Experiment
 from hushbot.recipes.turn_level import TurnLevel
@@ -52,8 +53,8 @@ def make(synthetic_split: AuditSplit, synthetic_schema: Schema, tmp_path: Path) 
     split = AuditSplit(
         synthetic_split.members[:3],
         synthetic_split.nonmembers[:3],
-        synthetic_split.calibration[:1],
-        synthetic_split.controls[:1],
+        synthetic_split.nonmembers[3:5],
+        synthetic_split.nonmembers[5:7],
     )
     dialogues = (*split.members, *split.nonmembers, *split.calibration, *split.controls)
 
@@ -99,6 +100,8 @@ def test_an_arm_with_another_guard_and_other_utility_takes_the_model_over(
     assert len(trained) == 1
     assert second.run.weights_sha256 == first.run.weights_sha256
     assert second.run.seconds["train"] == first.run.seconds["train"]
+    assert first.run.peak_memory_mb["train"] > 0
+    assert second.run.peak_memory_mb == {"train": first.run.peak_memory_mb["train"]}
     assert (second.run.trained_on, second.run.tokens_trained) == ("cpu", first.run.tokens_trained)
     (shared,) = [note for note in second.notes if first.run.id in note]
     assert shared == (
@@ -152,6 +155,51 @@ def test_a_twin_that_started_from_other_weights_is_not_taken_over(
     second = make("second", "recipe=value_copy")  # which would else be refused by its base control, again and again
     assert len(trained) == 2
     assert not any("the weights of run" in note for note in second.notes)
+
+
+WATCHED = ("watch.every=1", "watch.dialogues=1")
+
+
+def test_the_report_holds_the_curve_and_looking_changes_nothing(make: Make, trained: list[int]) -> None:
+    watched, plain = make("watched", *WATCHED, "trainer.max_epochs=2"), make("plain", "trainer.max_epochs=2")
+    assert len(trained) == 1  # who does not look takes any curve over
+    assert [epoch.epoch for epoch in watched.training] == [0, 1, 2]
+    assert [set(epoch.measured) for epoch in watched.training] == [{"membership/auc", "joint_goal_accuracy"}] * 3
+    assert watched.training[0].training_loss is None
+    assert all(epoch.training_loss and epoch.calibration_loss for epoch in watched.training[1:])
+    assert watched.run.seconds["watch"] > 0
+    assert any(note.startswith("watch: looked at before training") for note in watched.notes)
+    assert plain.training == watched.training
+    alone = make("alone", "trainer.max_epochs=2", "trainer.keep_checkpoints=true", "recipe=dialogue_level")
+    assert [epoch.epoch for epoch in alone.training] == [1, 2]
+    assert "watch" not in alone.run.seconds
+
+
+def test_looking_gives_the_same_weights(make: Make, trained: list[int]) -> None:
+    plain, watched = make("plain"), make("watched", *WATCHED)
+    assert len(trained) == 2  # the first has no curve
+    assert watched.run.weights_sha256 == plain.run.weights_sha256
+    guarded = make("guarded", *WATCHED, "recipe=value_copy")
+    assert len(trained) == 2
+    assert guarded.training == watched.training
+    make("otherwise", "watch.every=2", "watch.dialogues=1", "recipe=value_copy")
+    assert len(trained) == 3
+
+
+def test_a_run_goes_on_with_the_watch_it_was_started_with(
+    make: Make, trained: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", lambda *_, **__: _die())
+        with pytest.raises(KeyboardInterrupt):
+            make("run", *WATCHED)
+    with pytest.raises(DataError, match=r"has watch\.every=1, this command None"):
+        make("run")
+    assert [epoch.epoch for epoch in make("run", *WATCHED).training] == [0, 1]
+
+
+def _die() -> None:
+    raise KeyboardInterrupt
 
 
 def test_another_schema_is_another_model(make: Make, trained: list[int]) -> None:

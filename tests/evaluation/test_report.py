@@ -79,6 +79,7 @@ def test_comparison_writes_its_files(runs: list[Path], tmp_path: Path) -> None:
     write_comparison(runs, tmp_path / "comparison")
     assert {path.name for path in (tmp_path / "comparison").iterdir()} == {
         "tradeoff.csv",
+        "comparisons.csv",
         "tradeoff.png",
         "report.html",
     }
@@ -88,8 +89,9 @@ def test_comparison_writes_its_files(runs: list[Path], tmp_path: Path) -> None:
 def test_comparison_of_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no run directory"):
         write_comparison([], tmp_path)
-    with pytest.raises(DataError, match="no run directory"):
-        write_comparison([tmp_path / "absent"], tmp_path)
+    nothing = write_comparison([tmp_path / "absent"], tmp_path / "comparison")
+    assert [damaged.path.name for damaged in nothing.found.damaged] == ["absent"]
+    assert nothing.comparison.differences == ()
 
 
 def test_summary_table_and_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +148,6 @@ def test_page_shows_each_arms_guarantee_and_the_recipes_notes(tmp_path: Path) ->
     assert "<td>none</td>" in page
     assert "Formal guarantee: none" in page
     assert "clipping norm 1, 10 steps" in page
-    before_numbers = page.split("value_copy, seed 0</h2>")[1].split("<table>")[0]
+    before_numbers = page.split("<h3>value_copy, seed 0</h3>")[1].split("<table>")[0]
     assert "<li>value_copy: 3 &lt;b&gt;values&lt;/b&gt; are blank</li>" in before_numbers
     assert "loader" not in before_numbers

@@ -18,13 +18,14 @@ from hushbot.corpora.corpus import Corpus
 from hushbot.corpora.split import SplitReport
 from hushbot.errors import AuditError, ConfigError, DataError, HushbotError
 from hushbot.evaluation import making, suite
+from hushbot.evaluation.documents import document_hash, split_sha256
 from hushbot.evaluation.experiment import Experiment
 from hushbot.evaluation.sensitivity import Sensitivity
 from hushbot.evaluation.utility import UtilitySettings
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
 from hushbot.schema import Schema
-from hushbot.types import AttackResult, AuditReport, AuditSplit, Estimate, Headline, PrivacyInfo
+from hushbot.types import AttackResult, AuditReport, AuditSplit, Estimate, Headline, PrivacyInfo, Units
 
 SECRET = "pizza hut"
 
@@ -45,6 +46,7 @@ class FakeAttack:
             verdict="leak",
             headline=Headline(metric="rate", estimate=Estimate(value=self.value, low=0.0, high=1.0, n=4)),
             rows=[{"dialogue_id": "d1", "value": SECRET}],
+            units=Units(rule="ratio", documents=["d1"], values=[self.value], weights=[1.0]),
         )
 
 
@@ -153,6 +155,7 @@ def test_every_attack_runs_once_and_each_is_on_disk_before_the_next(
     assert report.attacks["second"].headline.estimate.value == 0.25
     assert report.attacks["second"].records == "records/second.parquet"
     assert report.run.seconds["audit"] >= 0
+    assert report.run.peak_memory_mb["audit"] > 0
 
 
 def test_an_attack_that_tests_a_claim_is_told_what_training_claims(
@@ -255,6 +258,37 @@ def test_records_are_masked_unless_revealed(
     assert SECRET not in (tmp_path / "report.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("reveal", [False, True])
+def test_the_report_names_dialogues_by_their_hash_and_masks_its_examples(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target, reveal: bool
+) -> None:
+    experiment = make_experiment({"first": FakeAttack()}, RecordingTracker(), reveal=reveal)
+    report = measure(experiment, tmp_path, stranger)
+    split = split_sha256(experiment.manifest)
+    assert report.run.split_sha256 == split
+    name, first = document_hash("d1", split), report.attacks["first"]
+    assert first.units == Units(rule="ratio", documents=[name], values=[0.5], weights=[1.0])
+    assert first.examples == [{"dialogue_id": name, "value": "p***t(9)"}]
+    text = (tmp_path / "report.json").read_text(encoding="utf-8")
+    assert '"d1"' not in text
+    assert on_disk(tmp_path) == report
+
+
+def test_a_report_from_before_there_were_hashes_of_splits_is_resumed_with_one(
+    make_experiment: MakeExperiment, tmp_path: Path, stranger: Target
+) -> None:
+    broken = FakeAttack(error=AuditError("the endpoint went away"))
+    with pytest.raises(AuditError):
+        measure(make_experiment({"first": FakeAttack(), "second": broken}), tmp_path, stranger)
+    old = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    del old["run"]["split_sha256"], old["attacks"]["first"]["units"], old["attacks"]["first"]["examples"]
+    (tmp_path / "report.json").write_text(json.dumps(old), encoding="utf-8")
+    experiment = make_experiment({"first": FakeAttack(), "second": FakeAttack()})
+    report = measure(experiment, tmp_path, stranger)
+    assert report.run.split_sha256 == split_sha256(experiment.manifest)
+    assert [found.units is None for found in report.attacks.values()] == [True, False]
+
+
 def test_another_split_is_refused_and_changes_nothing(make_experiment: MakeExperiment, tmp_path: Path) -> None:
     experiment = make_experiment({})
     suite.open_run(experiment, tmp_path).close()
@@ -312,7 +346,16 @@ def test_utility_is_measured_on_nonmembers_once(
     assert again is report
     assert report.status == "partial"
     assert report.run.seconds["utility"] > 0
+    assert report.run.peak_memory_mb["utility"] > 0
     assert report.utility_protocol["dialogues_offered"] == 3
+    assert report.utility_by_domain
+    assert all(numbers.keys() >= {"joint_goal_accuracy", "state_f1"} for numbers in report.utility_by_domain.values())
+    # Two dialogues have too few turns to time.
+    assert report.run.seconds_per_turn is not None
+    assert report.run.seconds_per_turn.value is None
+    split = split_sha256(experiment.manifest)
+    hashes = {document_hash(dialogue.id, split) for dialogue in experiment.split.nonmembers}
+    assert set(report.utility_units["joint_goal_accuracy"].documents) < hashes
     nonmembers = {dialogue.id for dialogue in experiment.split.nonmembers}
     records = pd.read_parquet(tmp_path / "records" / "utility.parquet")
     assert set(records["dialogue_id"]) <= nonmembers

@@ -11,7 +11,7 @@ import torch
 from hushbot.corpora.multiwoz import load_multiwoz
 from hushbot.corpora.multiwoz_database import MultiwozDatabase, Table
 from hushbot.errors import AuditError
-from hushbot.evaluation.task_utility import TASK_METRICS, complete_all, has_tasks, task_estimates
+from hushbot.evaluation.task_utility import TASK_METRICS, complete_all, has_tasks, measure_tasks
 from hushbot.evaluation.tracking import TrackedTurn
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.prompts import render_state
@@ -75,7 +75,7 @@ DIALOGUES = [dialogue(f"d{i}") for i in range(4)]
 
 def test_rates_are_over_dialogues_with_intervals() -> None:
     turns = [tracked("a"), tracked("b"), tracked("c", response="Mill Pond Lodge it is ."), tracked("d", NORTH)]
-    found = task_estimates(turns, DATABASE, seed=0)
+    found = measure_tasks(turns, DATABASE, seed=0).estimates
     assert set(found) == set(TASK_METRICS)
     # c keeps the phone number to itself; d offers a venue in the north.
     assert found["inform"].value == 0.75
@@ -88,6 +88,25 @@ def test_rates_are_over_dialogues_with_intervals() -> None:
         assert low <= value <= high
         assert found[name].n == 4
     assert found["inform"].low != found["inform"].high
+
+
+def test_units_sum_to_the_rates_and_by_domain_is_by_goal() -> None:
+    turns = [tracked("a"), tracked("b"), tracked("c", response="Mill Pond Lodge it is ."), tracked("d", NORTH)]
+    found = measure_tasks(turns, DATABASE, seed=0)
+    assert set(found.units) == set(TASK_METRICS) - {"combined"}
+    for name, units in found.units.items():
+        assert units.documents == ["a", "b", "c", "d"]
+        assert units.weights == [1.0] * 4
+        assert sum(value or 0 for value in units.values) / 4 == found.estimates[name].value
+    assert found.units["success"].values == [1, 1, 0, 0]
+    by_domain = measure_utility(Bot(), DIALOGUES, DATABASE, seed=0).by_domain
+    assert {name: number.value for name, number in by_domain["hotel"].items()} == {
+        "joint_goal_accuracy": 1,
+        "state_f1": 1,
+        "bleu": pytest.approx(100),
+        "inform": 1,
+        "success": 1,
+    }
 
 
 def test_the_combined_score_is_the_mean_of_both_in_points_plus_bleu() -> None:

@@ -19,14 +19,16 @@ from hushbot.evaluation.csv_tracker import CsvTracker
 from hushbot.evaluation.following import Progress, following, need
 from hushbot.evaluation.suite import build_trackers
 from hushbot.evaluation.tensorboard_tracker import TensorboardTracker
-from hushbot.evaluation.tracker_rows import points, rows_of
+from hushbot.evaluation.tracker_comparison import Board
+from hushbot.evaluation.tracker_rows import Curves, points, rows_of
 from hushbot.evaluation.trackio_tracker import TrackioTracker
 from hushbot.evaluation.wandb_tracker import WandbTracker
 from hushbot.types import AuditReport
 
 
-def expected_points(report: AuditReport) -> dict[tuple[int, str], float]:
-    return {(rows[0].step, key): value for rows in rows_of(report).values() for key, value in points(rows).items()}
+def expected_points(report: AuditReport, curves: Curves = "main") -> dict[tuple[int, str], float]:
+    found = [(rows[0].step, points(rows, curves)) for rows in rows_of(report).values()]
+    return {(step, key): value for step, drawn in found for key, value in drawn.items()}
 
 
 def fail_then_resume(follow: Any, tracker: Any, finding: Any) -> AuditReport:
@@ -44,7 +46,9 @@ def assert_free_of(secrets: tuple[str, ...], folder: Path) -> None:
         assert [path.name for path in written if secret.encode() in path.read_bytes()] == [], secret
 
 
-def test_csv_has_every_row_of_the_report(follow: Any, finding: Any, secrets: tuple[str, ...], tmp_path: Path) -> None:
+def test_csv_has_every_row_of_the_report(
+    follow: Any, finding: Any, secrets: tuple[str, ...], unit: str, tmp_path: Path
+) -> None:
     report = fail_then_resume(follow, CsvTracker(), finding)
     path = tmp_path / "run" / "metrics.csv"
     with path.open(encoding="utf-8", newline="") as file:
@@ -57,20 +61,26 @@ def test_csv_has_every_row_of_the_report(follow: Any, finding: Any, secrets: tup
         assert (row["method"], row["verdict"], int(row["step"])) == (other.method, other.verdict, other.step)
     unmeasured = next(row for row in rows if row["key"] == "audit/first/advantage")
     assert (unmeasured["value"], unmeasured["method"]) == ("", "no reference")
-    assert not any(secret in path.read_text(encoding="utf-8") for secret in secrets)
+    trained = [(row["axis"], row["step"], row["value"]) for row in rows if row["key"] == "train/training_loss"]
+    assert trained == [("train/epoch", "1", "1.0"), ("train/epoch", "2", "0.5")]
+    assert not any(secret in path.read_text(encoding="utf-8") for secret in (*secrets, unit))
 
 
 @pytest.mark.integration
-def test_tensorboard_has_every_point_once(follow: Any, finding: Any, secrets: tuple[str, ...], tmp_path: Path) -> None:
+def test_tensorboard_has_every_point_once(
+    follow: Any, finding: Any, secrets: tuple[str, ...], unit: str, tmp_path: Path
+) -> None:
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install 'hushbot[tensorboard]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    report = fail_then_resume(follow, TensorboardTracker(), finding)
+    report = fail_then_resume(follow, TensorboardTracker(curves="all"), finding)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     found = [(event.step, key, event.value) for key in events.Tags()["scalars"] for event in events.Scalars(key)]
     assert len(found) == len({(step, key) for step, key, _ in found}), "nothing twice"
-    assert {(step, key): value for step, key, value in found} == expected_points(report)
-    assert_free_of(secrets, tmp_path / "run" / "tensorboard")
+    assert {(step, key): value for step, key, value in found} == pytest.approx(expected_points(report, "all"), rel=1e-6)
+    parts = events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    assert all(name in parts for name in (b"recipe", b"audit/first/headline", b"audit/second/headline"))
+    assert_free_of((*secrets, unit), tmp_path / "run" / "tensorboard")
 
 
 @pytest.mark.integration
@@ -88,11 +98,19 @@ def test_trackio_has_every_point_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("HUSHBOT_INNER" not in os.environ, reason="run by test_trackio_has_every_point_once")
-def test_trackio_inner(follow: Any, finding: Any, secrets: tuple[str, ...], tmp_path: Path) -> None:
+def test_trackio_inner(
+    follow: Any, finding: Any, secrets: tuple[str, ...], unit: str, board: Board, tmp_path: Path
+) -> None:
     report = fail_then_resume(follow, TrackioTracker(), finding)
+    said: list[str] = []
+    for _ in range(2):
+        TrackioTracker().log_comparison(board, {"seed": 3}, said.append)
+    assert len(said) == 1, "what has not changed is not logged again"
     folder = tmp_path / "trackio"
     with sqlite3.connect(folder / "hushbot.db") as database:
-        found = database.execute("select run_name, step, metrics from metrics").fetchall()
+        everything = database.execute("select run_name, step, metrics from metrics").fetchall()
+    compared = [json.loads(metrics) for name, _, metrics in everything if name.startswith("comparison-")]
+    found = [row for row in everything if not row[0].startswith("comparison-")]
     assert len({name for name, _, _ in found}) == 1, "one run"
     numbers = [
         ((step, key), value)
@@ -104,6 +122,11 @@ def test_trackio_inner(follow: Any, finding: Any, secrets: tuple[str, ...], tmp_
     assert dict(numbers) == expected_points(report)
     tables = {key for _, _, metrics in found for key, value in json.loads(metrics).items() if isinstance(value, dict)}
     assert {"records/first", "records/second", "tables/numbers"} <= tables
+    assert not any(unit.encode() in metrics for _, _, metrics in everything)
+    (shown,) = compared
+    assert {"comparison/standings", "comparison/differences", "comparison/arms", "tradeoff/all"} <= set(shown)
+    assert [row["utility"] for row in shown["tradeoff/membership/auc"]["_value"]] == [0.5, 0.25]
+    assert list(folder.rglob("*.png")), "the picture is kept with it"
     assert_free_of(secrets, folder)
 
 
@@ -121,10 +144,10 @@ def test_a_missing_package_is_told_before_anything_runs() -> None:
 
 def test_wandb_goes_online_by_an_override_alone() -> None:
     config = compose("train", ["tracker=wandb", "tracker.mode=online"])
-    assert find_problems(config) == []
+    assert find_problems({"tracker": config["tracker"]}) == []
     (tracker,) = build_trackers(config["tracker"]).values()
     assert (tracker, WandbTracker().mode) == (WandbTracker(mode="online"), "offline")
-    (problem,) = find_problems(compose("train", ["tracker=wandb", "tracker.mode=on"]))
+    (problem,) = find_problems({"tracker": {**config["tracker"], "mode": "on"}})
     assert problem.startswith("tracker.mode='on'")
 
 
@@ -132,7 +155,8 @@ def test_settings_are_checked_without_importing_a_dashboard() -> None:
     code = (
         "import sys; from hushbot.composition import compose, find_problems\n"
         "for name in ('csv', 'tensorboard', 'wandb', 'trackio'):\n"
-        "    assert find_problems(compose('audit', [f'tracker={name}'])) == []\n"
+        "    config = compose('audit', [f'tracker={name}'])\n"
+        "    assert find_problems({'tracker': config['tracker']}) == []\n"
         "assert not {'wandb', 'tensorboard', 'trackio'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

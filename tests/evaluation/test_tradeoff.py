@@ -7,6 +7,8 @@ import io
 
 import pytest
 
+from hushbot.evaluation.comparisons import Standing
+from hushbot.evaluation.pareto import Front
 from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
 from hushbot.types import AttackResult, AuditReport, DataInfo, Estimate, Headline, PrivacyInfo, RecipeInfo, RunInfo
 
@@ -153,6 +155,56 @@ def test_figure_draws_each_run_and_its_chance_line() -> None:
     (axis,) = figure.axes
     labels = set(axis.get_legend_handles_labels()[1])
     assert labels == {"a", "base", "a, chance line", "base, chance line"}
+
+
+def placed(arm: str, front: Front, by: tuple[str, ...] = (), *, is_collapsed: bool | None = False) -> Standing:
+    return Standing(
+        arm=arm,
+        is_collapsed=is_collapsed,
+        front=front,
+        dominated_by=by,
+        flags=(),
+        words="",
+        seconds=None,
+        tokens=None,
+        memory_mb=None,
+    )
+
+
+def test_csv_says_where_each_arm_stands_and_nothing_where_nobody_compared() -> None:
+    rows = rows_of([make_report(arm, 0, 0.5, 0.6) for arm in ("a", "b", "c")])
+    standings = [
+        placed("a", "front"),
+        placed("b", "dominated", ("a", "c")),
+        placed("c", "not judged", is_collapsed=None),
+    ]
+    found = list(csv.DictReader(io.StringIO(tradeoff_csv(rows, standings))))
+    cells = [(row["front"], row["dominated_by"], row["collapsed"]) for row in found[:3]]
+    assert cells == [("front", "", "no"), ("dominated", "a;c", "no"), ("not judged", "", "")]
+    assert found[3]["front"] == "front"  # the arm over its seeds
+    assert next(csv.DictReader(io.StringIO(tradeoff_csv(rows))))["front"] == ""
+
+
+def test_memory_is_the_most_of_any_phase_and_run_and_empty_where_nobody_looked() -> None:
+    def held(seed: int, **megabytes: float) -> AuditReport:
+        report = make_report("a", seed, 0.5, 0.6)
+        return report.model_copy(update={"run": report.run.model_copy(update={"peak_memory_mb": megabytes})})
+
+    rows = rows_of([held(0, train=5.0, audit=7.0), held(1, train=9.0)])
+    assert [row.numbers["memory_mb"].value for row in rows] == [7.0, 9.0, 9.0]
+    assert [row.numbers["memory_mb"].value for row in rows_of([held(0, train=5.0), held(1)])] == [5.0, None, None]
+
+
+def test_figure_marks_the_front_and_what_is_behind_it() -> None:
+    rows = rows_of([make_report(arm, 0, 0.5, 0.6) for arm in ("a", "b", "c")])
+    standings = [
+        placed("a", "front"),
+        placed("b", "perhaps dominated", ("a",)),
+        placed("c", "not judged", is_collapsed=True),
+    ]
+    (axis,) = tradeoff_figure(rows, standings=standings).axes
+    labels = set(axis.get_legend_handles_labels()[1])
+    assert {"a (front)", "b (perhaps dominated)", "c (collapsed)"} <= labels
 
 
 def test_arm_is_spelled_as_it_is_asked_for() -> None:

@@ -117,6 +117,23 @@ def test_the_protocol_names_rules_and_oracles() -> None:
     }.items() <= protocol.items()
 
 
+def test_units_sum_to_what_is_reported_and_failures_have_none() -> None:
+    def cut_first(prompt: str, text: str) -> str:
+        return text[:-1] if prompt == "User: north 0\nBelief State:" else text
+
+    result = measure_utility(Oracle(cut_first), DIALOGUES, None, UtilitySettings(responses=False), seed=0)
+    assert set(result.units) == {"joint_goal_accuracy", "state_precision", "state_recall", "state_f1"}
+    for name, units in result.units.items():
+        assert units.documents == [dialogue.id for dialogue in DIALOGUES]
+        assert units.weights is not None
+        ratio = sum(value or 0 for value in units.values) / sum(units.weights)
+        assert ratio == pytest.approx(result.estimates[name].value)
+    assert result.units["joint_goal_accuracy"].values == [1, 2, 2, 2, 2, 2]
+    failed = measure_utility(_Silent(fails_at="Belief State:"), DIALOGUES, None, seed=0)
+    assert failed.units == {}
+    assert failed.by_domain["hotel"]["joint_goal_accuracy"].method == "not measured: the endpoint is down"
+
+
 def test_the_subset_depends_on_the_seed_and_keeps_its_order() -> None:
     def used(seed: int) -> list[str]:
         settings = UtilitySettings(max_dialogues=3, responses=False)

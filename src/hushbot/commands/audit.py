@@ -35,6 +35,7 @@ def out_path(config: dict[str, Any]) -> Path:
 
 def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, trust: Sequence[str]) -> AuditReport:
     """Run the suite against the target, resuming what is there."""
+    from hushbot.discretion import discreet
     from hushbot.evaluation import suite
     from hushbot.evaluation.audited import load_target, name_of
 
@@ -48,8 +49,9 @@ def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, tru
         if report.status == "complete":
             return report
         try:
-            target, report = load_target(config, audited, experiment, report, trust, say)
-            return suite.measure(experiment, target, directory, report, say)
+            with discreet(experiment.everybody, experiment.corpus.schema):
+                target, report = load_target(config, audited, experiment, report, trust, say)
+                return suite.measure(experiment, target, directory, report, say)
         except HushbotError as error:
             suite.fail(directory, suite.start_report(experiment, directory), error)
             raise

@@ -2,78 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hushbot.commands.train import run_path
-from hushbot.composition import compose, find_problems, plain_problems
-from hushbot.errors import ConfigError
-from hushbot.launching import Cell, launch
+from hushbot.commands.cells import checked_cells
+from hushbot.commands.train import say
+from hushbot.composition import build, compose
+from hushbot.errors import HushbotError
+from hushbot.launching import launch
+
+if TYPE_CHECKING:
+    from hushbot.evaluation.report import Compared
 
 
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
-    """Compose every arm, run what is not done yet, write and print the comparison."""
-    from hushbot.evaluation.report import print_summary, write_comparison
-    from hushbot.run import RunDirectory
-
+    """Compose every arm, run what is not done yet, compare them; where one fails, the others are still compared."""
     config = compose("compare", overrides, config_dir=config_dir)
     cells = checked_cells(config, overrides, trust, config_dir)
-    out = Path(config["comparison"])
-    launch(cells, out / "cells", workers=config["launcher"]["workers"], threads=config["launcher"]["threads"])
-    paths = [cell.path for cell in cells]
-    write_comparison(paths, out)
-    print_summary([RunDirectory.open(path).read_report() for path in paths])
-    print(f"comparison: {out / 'report.html'}")
-
-
-def checked_cells(
-    config: dict[str, Any], overrides: Sequence[str], trust: Sequence[str], config_dir: Path | None
-) -> list[Cell]:
-    """Return the cells, every one's components and recipe stack checked before anything runs.
-
-    Raises:
-        ConfigError: Holds the problems of all cells.
-    """
-    cells = list(make_cells(config, overrides, trust, config_dir))
-    problems = dict.fromkeys(problem for cell in cells for problem in _problems(cell))
-    if problems:
-        raise ConfigError(*problems)
-    return cells
-
-
-def _problems(cell: Cell) -> Sequence[str]:
-    """Return what is wrong with a cell: its settings, or else the stack that they make."""
-    from hushbot.training.stack import build_stack
-
-    if problems := find_problems(cell.config, cell.trust):
-        return problems
+    paths, folder = [cell.path for cell in cells], Path(config["comparison"]) / "cells"
     try:
-        build_stack(cell.config)
-    except ConfigError as error:
-        return error.problems
-    return ()
+        launch(cells, folder, workers=config["launcher"]["workers"], threads=config["launcher"]["threads"])
+    except HushbotError:
+        finish(paths, config)
+        raise
+    finish(paths, config).found.check()
 
 
-def make_cells(
-    config: dict[str, Any], overrides: Sequence[str], trust: Sequence[str], config_dir: Path | None
-) -> Iterator[Cell]:
-    """Yield one cell per arm and seed, each with its whole configuration.
+def finish(paths: Sequence[Path], config: Mapping[str, Any]) -> Compared:
+    """Write and print the comparison of what there is, and tell the trackers that show comparisons."""
+    from hushbot.evaluation.report import show_comparison
+    from hushbot.evaluation.suite import build_trackers
+    from hushbot.evaluation.tracker_comparison import log_comparison
 
-    Raises:
-        ConfigError: There is no arm or no seed, or a key that names one run was given; or arms are misspelled.
-    """
-    if problems := plain_problems(config):
-        raise ConfigError(*problems)
-    if not config["arms"] or not config["seeds"]:
-        raise ConfigError(f"arms={config['arms']} seeds={config['seeds']}: each must name at least one")
-    if config["run"]:
-        raise ConfigError(f"run={config['run']!r} names one run, compare makes several; set runs_dir instead")
-    seen = set()
-    for arm in config["arms"]:
-        for seed in config["seeds"]:
-            cell = compose("compare", [*overrides, f"recipe={arm}", f"seed={seed}"], config_dir=config_dir)
-            path = run_path(cell, trust)
-            if path not in seen:  # named twice, or spelled in two ways
-                seen.add(path)
-                yield Cell(name=f"{arm} seed {seed}", config=cell, path=path, trust=tuple(trust))
+    settings = build(config["compare"], "compare")
+    compared = show_comparison(paths, Path(config["comparison"]), settings)
+    trackers = build_trackers(config["tracker"])
+    log_comparison(trackers.values(), compared.found.reports, compared.comparison, config, say)
+    return compared

@@ -37,6 +37,7 @@ def run_path(config: Mapping[str, Any], trust: Sequence[str] = ()) -> Path:
 def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> AuditReport:
     """Train and audit into a run directory, resuming what is there."""
     from hushbot.composition import build
+    from hushbot.discretion import discreet
     from hushbot.evaluation import making, suite
     from hushbot.evaluation.report import write_page
 
@@ -52,9 +53,10 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
         report = suite.start_report(experiment, directory)
         if report.status != "complete":
             try:
-                target, report = making.make_bot(experiment, config, directory, report, say, trust)
-                report = suite.measure_bot(experiment, settings, target, directory, report, say)
-                report = suite.measure(experiment, target, directory, report, say)
+                with discreet(experiment.everybody, experiment.corpus.schema):
+                    target, report = making.make_bot(experiment, config, directory, report, say, trust)
+                    report = suite.measure_bot(experiment, settings, target, directory, report, say)
+                    report = suite.measure(experiment, target, directory, report, say)
             except HushbotError as error:
                 # The report on disk is the newest: a step that failed half-way has not returned its own.
                 suite.fail(directory, suite.start_report(experiment, directory), error)

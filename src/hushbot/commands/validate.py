@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hushbot.commands.compare import checked_cells
+from hushbot.commands.cells import checked_cells
 from hushbot.composition import compose, decisive, find_problems
 from hushbot.errors import ConfigError
 from hushbot.run import config_sha256

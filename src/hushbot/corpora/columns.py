@@ -171,7 +171,7 @@ def _acts(value: object, where: str) -> dict[str, list[list[str]]]:
 def _pair(raw: object, where: str) -> list[str]:
     pair = [require(text, str, f"{where}: a slot or value of an act") for text in require(raw, list, where)]
     if len(pair) != 2:
-        raise DataError(f"{where}: an act holds {pair}, not a [slot, value] pair")
+        raise DataError(f"{where}: an act holds {len(pair)} texts, not a [slot, value] pair")
     return pair
 
 

@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from hushbot.errors import ConfigError, DataError
+from hushbot.masking import mask_value
 
 OnError = Literal["raise", "skip"]
 
@@ -135,9 +136,9 @@ def require(value: Any, kind: type[T], what: str) -> T:
         DataError: It is not, or it is a string that UTF-8 cannot hold.
     """
     if not isinstance(value, kind):
-        raise DataError(f"{what} is {_shown(value)}, not {_KIND_NAMES.get(kind, kind.__name__)}")
+        raise DataError(f"{what} is {_masked(value)}, not {_KIND_NAMES.get(kind, kind.__name__)}")
     if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
-        raise DataError(f"{what} holds half a surrogate pair, which is no character: {_shown(value)}")
+        raise DataError(f"{what} holds half a surrogate pair, which is no character")
     return value
 
 
@@ -207,6 +208,15 @@ def _count(n: int, noun: str) -> str:
 def _printable(text: str) -> str:
     """Escape what UTF-8 cannot hold: a message about broken text must not break the terminal."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _masked(value: Any) -> str:
+    """Say what kind of thing a value is, without showing it: it may be somebody's."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, str):
+        return f"the text {mask_value(value)}"
+    return next((name for kind, name in _KIND_NAMES.items() if isinstance(value, kind)), f"a {type(value).__name__}")
 
 
 def _shown(value: Any) -> str:

@@ -27,6 +27,7 @@ from hushbot.corpora.files import Notes, require
 from hushbot.corpora.multiwoz_metadata import linear_act, read_acts
 from hushbot.corpora.spans import Claim, check_spans
 from hushbot.errors import DataError
+from hushbot.masking import mask_value
 from hushbot.prompts import one_line
 from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
 
@@ -126,7 +127,7 @@ def _utterance(raw: object, position: int, acts: Mapping[str, Any]) -> Utterance
     turn = require(raw, dict, where)
     speaker = require(turn.get("speaker"), str, f"{where}: speaker").lower()
     if speaker not in _IS_USER:
-        raise DataError(f"{where}: speaker {speaker!r} is neither USER nor SYSTEM")
+        raise DataError(f"{where}: speaker {mask_value(speaker)} is neither USER nor SYSTEM")
     frames = []
     for raw_frame in require(turn.get("frames") or [], list, f"{where}: frames"):
         frame = require(raw_frame, dict, f"{where}: a frame")

@@ -17,6 +17,7 @@ from typing import Any
 from hushbot.corpora.files import require
 from hushbot.corpora.spans import Claim, token_range
 from hushbot.errors import DataError
+from hushbot.masking import mask_text, mask_value
 from hushbot.schema import Slot
 from hushbot.types import DialogueState, SlotValue
 
@@ -97,10 +98,11 @@ def read_state(metadata: Mapping[str, Any]) -> DialogueState:
         if not values:
             continue
         if not domain or not slot.removeprefix("book "):
-            raise DataError(f"{domain}-{slot} has an empty name, but the value {values[0]!r}")
+            raise DataError(f"{domain}-{slot} has an empty name, but the value {mask_value(values[0])}")
         triplet = SlotValue(domain, slot, values[0], values[1:])
         if triplets.setdefault((domain, slot), triplet).values != values:
-            raise DataError(f"{domain}-{slot} has two values: {triplets[domain, slot].values} and {values}")
+            both = " and ".join(mask_text(", ".join(found)) for found in (triplets[domain, slot].values, values))
+            raise DataError(f"{domain}-{slot} has two values: {both}")
     return frozenset(triplets.values())
 
 

@@ -29,6 +29,7 @@ from hushbot.corpora.files import Location, Notes, OnError, Problems, listing, l
 from hushbot.corpora.multiwoz_metadata import booked_in, linear_act
 from hushbot.corpora.spans import Claim, check_spans
 from hushbot.errors import ConfigError, DataError
+from hushbot.masking import mask_value
 from hushbot.schema import Schema, Slot
 from hushbot.types import Dialogue, DialogueState, SlotValue, Turn
 
@@ -143,7 +144,7 @@ def _utterance(turn: Any, i: int, name: str, notes: Notes) -> Utterance:
     fields = require(turn, dict, f"turn {i}")
     speaker = require(fields.get("speaker"), str, f"speaker of turn {i}").lower()
     if speaker not in _IS_USER:
-        raise DataError(f"speaker of turn {i} is {speaker!r}, not user or system")
+        raise DataError(f"speaker of turn {i} is {mask_value(speaker)}, not user or system")
     text = require(fields.get("utterance"), str, f"utterance of turn {i}")
     spans = check_spans(text, _claims(fields.get("dialogue_acts")), f"{name} turn {i}", notes)
     return Utterance(_IS_USER[speaker], text, (fields,), spans)
@@ -172,7 +173,7 @@ def _state(user: Utterance) -> DialogueState | None:
             if not values:
                 continue
             if not (require(domain, str, what).strip() and require(slot, str, what).strip()):
-                raise DataError(f"{what} has an empty name, but the value {values[0]!r}")
+                raise DataError(f"{what} has an empty name, but the value {mask_value(values[0])}")
             triplets.append(SlotValue(domain.strip(), slot.strip(), values[0], values[1:]))
     if len({(triplet.domain, triplet.slot) for triplet in triplets}) < len(triplets):
         raise DataError("state has a slot twice, in names that differ by blanks only")

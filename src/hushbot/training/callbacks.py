@@ -20,7 +20,8 @@ from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from hushbot.errors import HushbotError
-from hushbot.training.module import TaskBot
+from hushbot.training.module import EpochRecord, TaskBot
+from hushbot.types import Estimate
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -138,12 +139,28 @@ class BestWeights(pl.Callback):
 class EpochLines(pl.Callback):
     """Print one line per epoch to stderr, for terminals that cannot draw a bar."""
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Print what was seen before the first step, if anybody looked."""
+        if isinstance(pl_module, TaskBot) and trainer.global_step == 0 and pl_module.history:
+            _print(pl_module.history[0], trainer.max_epochs)
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Print the epoch."""
-        if not isinstance(pl_module, TaskBot):
-            return
-        record = pl_module.epoch_record()
-        calibration = "" if record.calibration_loss is None else f"  calibration {record.calibration_loss:.4f}"
-        loss = "" if record.train_loss is None else f"  loss {record.train_loss:.4f}"
-        line = f"epoch {record.epoch}/{trainer.max_epochs}{loss}{calibration}  {record.seconds:.0f} s"
-        print(line, file=sys.stderr, flush=True)
+        if isinstance(pl_module, TaskBot):
+            _print(pl_module.epoch_record(), trainer.max_epochs)
+
+
+def _print(record: EpochRecord, max_epochs: int | None) -> None:
+    calibration = "" if record.calibration_loss is None else f"  calibration {record.calibration_loss:.4f}"
+    loss = "" if record.train_loss is None else f"  loss {record.train_loss:.4f}"
+    seen = "".join(f"  {name} {_shown(estimate)}" for name, estimate in record.measured.items())
+    line = f"epoch {record.epoch}/{max_epochs}{loss}{calibration}{seen}  {record.seconds:.0f} s"
+    print(line, file=sys.stderr, flush=True)
+
+
+def _shown(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "not measured"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

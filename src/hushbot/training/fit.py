@@ -13,30 +13,23 @@ Torch and Lightning are imported when training starts: a configuration can be ch
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from hushbot.errors import ConfigError, PrivacyError
+from hushbot.errors import ConfigError
 from hushbot.schema import Schema
 from hushbot.training.stack import RecipeStack
 from hushbot.types import AuditSplit, PrivacyInfo
 
 if TYPE_CHECKING:
-    import pytorch_lightning as pl
     from torch import nn
 
     from hushbot.training.callbacks import BestWeights
     from hushbot.training.data import DialogueData
-    from hushbot.training.module import EpochRecord, TaskBot, TrainingPlan
+    from hushbot.training.module import EpochRecord, TaskBot
+    from hushbot.training.watching import Watch, Watcher
 
 CHECKPOINT_NAME = "last.ckpt"
 
@@ -128,6 +121,9 @@ class FitResult:
     n_truncated: int
     """Examples of the members that lost their oldest history to fit the length limit, in the first epoch's form."""
     history: tuple[EpochRecord, ...] = ()
+    """One record per epoch; with a watch also one of epoch 0, before any step."""
+    seconds_watching: float = 0.0
+    """Time that a watch took, which is no training time."""
     privacy: PrivacyInfo | None = None
     """The differential privacy that the weights have; None where no recipe gives any."""
     notes: tuple[str, ...] = ()
@@ -145,6 +141,7 @@ def fit(
     max_length: int,
     checkpoint_dir: Path,
     seed: int,
+    watch: Watch | None = None,
 ) -> FitResult:
     """Train a model in place on the members of a split, and on the canaries that their coins chose.
 
@@ -158,14 +155,19 @@ def fit(
         max_length: Longest example in tokens.
         checkpoint_dir: Where `last.ckpt` is kept and looked for; a privacy ledger lies beside this folder.
         seed: Decides order, rewriting and dropout.
+        watch: Measures the bot after every few epochs, and may end training; None measures its losses only.
 
     Raises:
-        ConfigError: Early stopping is on and there is no calibration part.
+        ConfigError: Early stopping is on and there is no calibration part; or what a watch sees of members would end a
+            training that promises privacy.
         DataError: Dialogues cannot be trained on; all of them are named.
         PrivacyError: A guarantee that a recipe promises would be void.
         HushbotError: The loss is not finite, the weights do not move, or the checkpoint is another run's.
     """
     from hushbot.training.data import DialogueData, Packer
+    from hushbot.training.loop import remove_checkpoint
+    from hushbot.training.planning import check_settings, guarantee, plan_module, plan_training
+    from hushbot.training.watching import OUTSIDE_THE_GUARANTEE
 
     data = DialogueData(
         members=split.trained,
@@ -177,100 +179,16 @@ def fit(
     )
     if settings.max_epochs == 0:
         return _untrained(data)
-    module = _plan(model, stack, data, settings, schema)
-    result = _train(module, data, settings, checkpoint_dir)
-    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes())
-    result = replace(result, privacy=_guarantee(stack, module), notes=notes)
+    check_settings(stack, data, settings, watch)
+    module = plan_module(model, stack, data, plan_training(data, settings, watch), schema)
+    result = _train(module, data, settings, checkpoint_dir, watch)
+    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes(), *result.notes)
+    if watch is not None and stack.privacy_unit is not None:
+        notes = (*notes, OUTSIDE_THE_GUARANTEE)
+    result = replace(result, privacy=guarantee(stack, module), notes=notes)
     if not settings.keep_checkpoints:  # not earlier: without it, what was trained could not be reported any more
-        _remove_checkpoint(checkpoint_dir / CHECKPOINT_NAME)
+        remove_checkpoint(checkpoint_dir / CHECKPOINT_NAME)
     return result
-
-
-def _plan(
-    model: nn.Module, stack: RecipeStack, data: DialogueData, settings: TrainerSettings, schema: Schema
-) -> TaskBot:
-    """Return the module that trains, once it is sure that it can do what settings and stack promise.
-
-    Raises:
-        ConfigError: Early stopping is on and there is no calibration part.
-        PrivacyError: A guarantee that a recipe promises would be void.
-    """
-    from hushbot.training.module import TaskBot
-    from hushbot.training.private_checks import check_alone
-
-    if settings.patience is not None and not data.has_calibration:
-        raise ConfigError(
-            f"patience={settings.patience} needs calibration dialogues to stop by, there are none; "
-            "set split.calibration or trainer.patience=null"
-        )
-    module = _trained_by(stack, TaskBot(model, plan_training(data, settings)))
-    if stack.privacy_unit is not None:
-        check_alone(stack, data.members, schema, seed=data.seed)
-    return module
-
-
-def _trained_by(stack: RecipeStack, module: TaskBot) -> TaskBot:
-    """Return the module that trains.
-
-    Raises:
-        PrivacyError: The stack promises a guarantee, and what trains is not the module that gives it.
-    """
-    trains: TaskBot = stack.privatize(module)
-    if stack.privacy_unit is None:
-        return trains
-    from hushbot.training.private_module import PrivateTaskBot
-
-    promising = [recipe for recipe in stack.recipes if recipe.privacy_unit is not None]
-    # A subclass may do with the members what no ledger sees.
-    settings: object = getattr(trains, "settings", None)
-    if type(trains) is not PrivateTaskBot or not any(settings is recipe for recipe in promising):
-        raise PrivacyError(
-            f"recipe={'+'.join(stack.names)} promises privacy per {stack.privacy_unit}, and what trains is a "
-            f"{type(trains).__name__} that the promising recipe did not make; leave out the recipe that replaced it"
-        )
-    return trains
-
-
-def _guarantee(stack: RecipeStack, module: TaskBot) -> PrivacyInfo | None:
-    """Return what training guarantees.
-
-    Raises:
-        PrivacyError: The stack promises a guarantee, and there is none though the noise was secret.
-    """
-    from hushbot.training.private_module import PrivateTaskBot
-
-    privacy = module.privacy()
-    is_insecure = isinstance(module, PrivateTaskBot) and module.is_insecure
-    if stack.privacy_unit is not None and privacy is None and not is_insecure:
-        raise PrivacyError(
-            f"recipe={'+'.join(stack.names)} promises privacy per {stack.privacy_unit}, and training gave no "
-            "guarantee; start a new run in another directory"
-        )
-    return privacy
-
-
-def plan_training(data: DialogueData, settings: TrainerSettings) -> TrainingPlan:
-    """Return what decides the updates, as far as data and settings say."""
-    from hushbot.training.module import TrainingPlan
-
-    n_members = len(data.members)
-    batch_size = min(settings.batch_size, n_members)
-    total_steps = settings.max_epochs * data.batches.n_steps
-    ignored = (*settings.no_effect, "accelerator", "devices", "num_threads")
-    decisive = {key: value for key, value in asdict(settings).items() if key not in ignored}
-    text = json.dumps([decisive, data.seed, data.fingerprint], sort_keys=True)
-    return TrainingPlan(
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        schedule=settings.schedule,
-        warmup_steps=math.ceil(settings.warmup_fraction * total_steps),
-        total_steps=total_steps,
-        max_grad_norm=settings.max_grad_norm,
-        normaliser=batch_size * data.n_supervised / n_members,
-        batch_size=batch_size,
-        seed=data.seed,
-        fingerprint=hashlib.sha256(text.encode()).hexdigest(),
-    )
 
 
 def _untrained(data: DialogueData) -> FitResult:
@@ -290,26 +208,29 @@ def _n_truncated(data: DialogueData) -> int:
     return sum(packed.n_truncated for packed in data.packs(0))
 
 
-def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, checkpoint_dir: Path) -> FitResult:
+def _train(
+    module: TaskBot, data: DialogueData, settings: TrainerSettings, checkpoint_dir: Path, watch: Watch | None
+) -> FitResult:
     from hushbot.training.callbacks import BestWeights
+    from hushbot.training.loop import make_trainer, quiet_lightning, reproducible
+    from hushbot.training.watching import Watcher
 
     path = checkpoint_dir / CHECKPOINT_NAME
     data.batches = module.plan_batches(data, settings, checkpoint_dir.parent)
     n_truncated = _n_truncated(data)
-    best = None
+    best, watcher = None, None if watch is None else Watcher(watch)
     if settings.patience is not None:
         best = BestWeights(patience=settings.patience, min_epochs=settings.min_epochs)
-    with _quiet_lightning():
-        trainer = _trainer(settings, data, path, best)
-        with _reproducible(trainer, settings.num_threads):
+    with quiet_lightning():
+        trainer = make_trainer(settings, data, path, [one for one in (best, watcher) if one is not None])
+        with reproducible(trainer, settings.num_threads):
             module.train()
             trainer.fit(module, datamodule=data, ckpt_path=str(path) if path.exists() else None, weights_only=True)
             module.eval()
-    if best is not None and best.weights:  # none where a privacy budget ended before min_epochs
-        best.restore(module)
+    kept = _keep_weights(module, best, watcher)
     losses = [r.calibration_loss for r in module.history if r.calibration_loss is not None]
     return FitResult(
-        epochs=len(module.history),
+        epochs=module.history[-1].epoch if module.history else 0,
         steps=trainer.global_step,
         tokens_trained=module.tokens_trained,
         supervised_tokens=data.n_supervised,
@@ -318,85 +239,23 @@ def _train(module: TaskBot, data: DialogueData, settings: TrainerSettings, check
         best_calibration_loss=best.best_loss if best is not None and best.weights else min(losses, default=None),
         n_truncated=n_truncated,
         history=tuple(module.history),
+        seconds_watching=0.0 if watcher is None else watcher.seconds,
+        notes=() if watcher is None else watcher.notes(settings.max_epochs, kept),
     )
 
 
-def _trainer(settings: TrainerSettings, data: DialogueData, path: Path, best: BestWeights | None) -> pl.Trainer:
-    import pytorch_lightning as pl
-
-    from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
-
-    is_terminal = sys.stdout.isatty()  # where rich draws
-    callbacks: list[pl.Callback] = [LastCheckpoint(path, settings.checkpoint_every_n_steps)]
-    if best is not None:
-        callbacks.append(best)
-    if settings.progress_bar:
-        callbacks.append(pl.callbacks.RichProgressBar(leave=True) if is_terminal else EpochLines())
-    return pl.Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        precision=_precision(settings),
-        max_epochs=settings.max_epochs,
-        callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
-        default_root_dir=str(path.parent),
-        limit_val_batches=1.0 if data.has_calibration else 0,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        logger=False,
-        use_distributed_sampler=False,
-        enable_progress_bar=settings.progress_bar and is_terminal,
-        enable_model_summary=False,
-    )
-
-
-def _precision(settings: TrainerSettings) -> Literal["32-true", "bf16-mixed"]:
-    import torch
-
-    if settings.precision != "auto":
-        return settings.precision
-    is_cuda = settings.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
-    return "bf16-mixed" if is_cuda and torch.cuda.is_bf16_supported() else "32-true"
-
-
-@contextmanager
-def _reproducible(trainer: pl.Trainer, num_threads: int | None) -> Iterator[None]:
-    """Compute deterministically on a CPU, and leave torch's global state as it was."""
-    import torch
-
-    n_threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with torch.random.fork_rng():
-        try:
-            torch.set_num_threads(num_threads or n_threads)
-            if trainer.strategy.root_device.type == "cpu":
-                torch.use_deterministic_algorithms(True)
-            yield
-        finally:
-            torch.use_deterministic_algorithms(was_deterministic)
-            torch.set_num_threads(n_threads)
-
-
-@contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's hints about loggers, workers and products; its errors still come through."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric)")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
-def _remove_checkpoint(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
-    if path.parent.is_dir() and not any(path.parent.iterdir()):
-        path.parent.rmdir()
+def _keep_weights(module: TaskBot, best: BestWeights | None, watcher: Watcher | None) -> int | None:
+    """Put the weights into the module that training is to end with; return the epoch they are of, None for the last."""
+    is_stopped = watcher is not None and watcher.excess is not None
+    # The best epoch may be one that leaks too much; before it did, all that was looked at was within the budget.
+    is_too_late = best is None or not best.weights or (watcher is not None and best.best_epoch > watcher.epoch_within)
+    if watcher is not None and is_stopped and watcher.weights and is_too_late:
+        watcher.restore(module)
+        return watcher.epoch_within
+    if best is not None and best.weights:  # none where a privacy budget ended before min_epochs
+        best.restore(module)
+        return best.best_epoch
+    return None
 
 
 def _is_count(value: int | None) -> bool:

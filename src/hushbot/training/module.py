@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +36,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from hushbot.errors import HushbotError
 from hushbot.training.data import Batches, DialogueData
 from hushbot.training.packing import PackedDialogue, loss_sum
-from hushbot.types import PrivacyInfo
+from hushbot.types import Estimate, PrivacyInfo
 
 if TYPE_CHECKING:
     from hushbot.training.fit import TrainerSettings
@@ -88,6 +88,19 @@ class EpochRecord:
     """After the epoch; None when there is no calibration part."""
     seconds: float
     """Training time up to here, interrupted attempts included as far as their checkpoints know."""
+    measured: Mapping[str, Estimate] = field(default_factory=dict)
+    """What a watch saw after the epoch, by metric; empty where nobody looked."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the record as a checkpoint keeps it."""
+        seen = {name: estimate.model_dump() for name, estimate in self.measured.items()}
+        return {**asdict(replace(self, measured={})), "measured": seen}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> EpochRecord:
+        """Return the record that a checkpoint kept; those before there were watches have nothing measured."""
+        seen = {name: Estimate(**estimate) for name, estimate in plain.get("measured", {}).items()}
+        return cls(**{**plain, "measured": seen})
 
 
 class TaskBot(pl.LightningModule):
@@ -106,6 +119,8 @@ class TaskBot(pl.LightningModule):
         self.model = model
         self.plan = plan
         self.history: list[EpochRecord] = []
+        self.measured: Mapping[str, Estimate] = {}
+        """What a watch saw after the epoch that is ending."""
         self.tokens_trained = 0
         self._epoch_loss = 0.0
         self._epoch_tokens = 0
@@ -138,6 +153,11 @@ class TaskBot(pl.LightningModule):
         """Return the training time so far."""
         running = 0.0 if self._started is None else time.perf_counter() - self._started
         return self._seconds_before + running
+
+    def leave_out(self, seconds: float) -> None:
+        """Take time that passed just now for something other than training."""
+        if self._started is not None:
+            self._started += seconds
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by name; tied weights stand once."""
@@ -226,8 +246,9 @@ class TaskBot(pl.LightningModule):
     def on_train_epoch_end(self) -> None:
         """Add the epoch to the history, once even where a resumed run comes by here again."""
         record = self.epoch_record()
-        if not self.history or self.history[-1].epoch < record.epoch:
+        if not self.has_recorded(record.epoch):
             self.history.append(record)
+        self.measured = {}
         self._epoch_loss, self._epoch_tokens = 0.0, 0
 
     def epoch_record(self) -> EpochRecord:
@@ -237,7 +258,12 @@ class TaskBot(pl.LightningModule):
             train_loss=_mean(self._epoch_loss, self._epoch_tokens),
             calibration_loss=_mean(self._calibration_loss, self._calibration_tokens),
             seconds=self.seconds,
+            measured=self.measured,
         )
+
+    def has_recorded(self, epoch: int) -> bool:
+        """Return whether an epoch is in the history."""
+        return bool(self.history) and self.history[-1].epoch >= epoch
 
     # --- Lightning wiring ---
 
@@ -287,7 +313,7 @@ class TaskBot(pl.LightningModule):
         checkpoint[STATE_KEY] = {
             "fingerprint": self.plan.fingerprint,
             "random_state": _random_state(),
-            "history": [asdict(record) for record in self.history],
+            "history": [record.as_plain() for record in self.history],
             "tokens_trained": self.tokens_trained,
             "epoch_loss": self._epoch_loss,
             "epoch_tokens": self._epoch_tokens,
@@ -310,7 +336,7 @@ class TaskBot(pl.LightningModule):
                 f"(fingerprint {str(state['fingerprint'])[:12]}, this run's {self.plan.fingerprint[:12]}); "
                 "delete checkpoints/last.ckpt or choose another run directory"
             )
-        self.history = [EpochRecord(**record) for record in state["history"]]
+        self.history = [EpochRecord.of_plain(record) for record in state["history"]]
         self.tokens_trained = state["tokens_trained"]
         self._epoch_loss, self._epoch_tokens = state["epoch_loss"], state["epoch_tokens"]
         self._calibration_loss = state["calibration_loss"]

@@ -126,6 +126,7 @@ def build_stack(config: Mapping[str, Any]) -> RecipeStack:
     if not config.get("fit", True):
         _refuse_training(config["recipe"], built)
     recipes = tuple(built.values())
+    _refuse_budget(config.get("watch"), recipes)
     if not any(recipe.makes_examples for recipe in recipes):
         recipes = (build(DEFAULT_MAKER, "recipe.turn_level"), *recipes)
     return RecipeStack(recipes)
@@ -153,6 +154,17 @@ def _refuse_training(nodes: Mapping[str, Any], built: Mapping[str, Recipe]) -> N
         raise ConfigError(
             f"recipe={'+'.join(built)}: {', '.join(training)} would harden the training, and with fit=false there is "
             f"none (`base` says so); leave out base and fit=false, or {' and '.join(training)}"
+        )
+
+
+def _refuse_budget(watch: object, recipes: Sequence[Recipe]) -> None:
+    """Refuse to end by what members' scores say a training that promises privacy."""
+    budget = watch.get("budget") if isinstance(watch, Mapping) else None
+    private = [recipe for recipe in recipes if recipe.privacy_unit is not None]
+    if private and isinstance(budget, Mapping) and any(limit is not None for limit in budget.values()):
+        raise ConfigError(
+            f"watch.budget={dict(budget)}: {_name(private[0])} promises privacy per {private[0].privacy_unit}, which "
+            "stopping by members' scores would void; leave watch.budget out, looking alone is allowed"
         )
 
 
