@@ -17,6 +17,7 @@ from hushbot.errors import DataError
 from hushbot.evaluation.comparisons import Comparison, ComparisonSettings, compare_arms, comparisons_csv
 from hushbot.evaluation.page import write_page
 from hushbot.evaluation.run_reports import RunReports, read_reports
+from hushbot.evaluation.sheets import metrics_csv, roc_csv
 from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
 from hushbot.evaluation.wording import NOT_MEASURED, guarantee, show, summary
 from hushbot.run import write_atomically
@@ -106,7 +107,7 @@ class Compared(NamedTuple):
 
 
 def write_comparison(runs: Sequence[Path], out: Path, settings: ComparisonSettings | None = None) -> Compared:
-    """Write tradeoff.csv, comparisons.csv, tradeoff.png and report.html from the runs' reports.
+    """Write tradeoff.csv, comparisons.csv, metrics.csv, roc.csv, tradeoff.png and report.html from the runs' reports.
 
     A run without a readable report is shown as such on the page, and stops no other.
 
@@ -120,6 +121,8 @@ def write_comparison(runs: Sequence[Path], out: Path, settings: ComparisonSettin
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "tradeoff.csv", tradeoff_csv(rows, comparison.standings).encode("utf-8"))
     write_atomically(out / "comparisons.csv", comparisons_csv(comparison).encode("utf-8"))
+    write_atomically(out / "metrics.csv", metrics_csv(found.reports).encode("utf-8"))
+    write_atomically(out / "roc.csv", roc_csv(found.reports).encode("utf-8"))
     sink = io.BytesIO()
     figure = tradeoff_figure(rows, standings=comparison.standings)
     figure.savefig(sink, format="png", dpi=160, metadata={"Software": None})

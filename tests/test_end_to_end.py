@@ -271,7 +271,8 @@ def test_report_rebuilds_the_comparison_without_torch(compared: Compared, tmp_pa
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("[]")
     assert (out / "tradeoff.csv").read_bytes() == (compared.comparison / "tradeoff.csv").read_bytes()
-    assert {path.name for path in out.iterdir()} == {"tradeoff.csv", "comparisons.csv", "tradeoff.png", "report.html"}
+    sheets = {"tradeoff.csv", "comparisons.csv", "metrics.csv", "roc.csv"}
+    assert {path.name for path in out.iterdir()} == {*sheets, "tradeoff.png", "report.html"}
 
 
 # audit

@@ -66,7 +66,7 @@ def test_only_a_role_is_cut_off() -> None:
         ({"speaker": [0, 1, 0, 2]}, "0 .system. and 1"),
         ({"speaker": [0, 1, 0]}, "3 speakers, 4 utterances and 2 states"),
         ({"state": [{}]}, "1 states do not fit"),
-        ({"state": [{"name": 7}, {}]}, "value of name is 7"),
+        ({"state": [{"name": 7}, {}]}, "value of name is a number, not a string"),
         ({"utterance": None}, "utterance is None"),
         ({"dialogue_id": ""}, "dialogue_id is empty"),
     ],

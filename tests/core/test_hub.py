@@ -230,7 +230,12 @@ def test_inputs_stay_as_they_were() -> None:
         ([], {}, DataError, "no usable dialogue"),
         ([ROW, ROW], {}, DataError, "twice"),
         ([{"text": "x"}], {}, DataError, "no known kind"),
-        ([{"dialogue_id": "A", "data_split": "train", "turns": [{"speaker": "bot"}]}], {}, DataError, "'bot'"),
+        (
+            [{"dialogue_id": "A", "data_split": "train", "turns": [{"speaker": "bot"}]}],
+            {},
+            DataError,
+            r"turn 0 is \*\*\*\(3\), not user",
+        ),
         ({"A": {"log": [{"text": 5}]}, "B": 7}, {}, DataError, "2 malformed"),
     ],
 )

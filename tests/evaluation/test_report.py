@@ -80,6 +80,8 @@ def test_comparison_writes_its_files(runs: list[Path], tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "comparison").iterdir()} == {
         "tradeoff.csv",
         "comparisons.csv",
+        "metrics.csv",
+        "roc.csv",
         "tradeoff.png",
         "report.html",
     }

@@ -29,7 +29,7 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_LINES = 20
 _MAX_LISTED = 5
-_KIND_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
+_KIND_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
 
 T = TypeVar("T")
 
