@@ -21,7 +21,7 @@ from hushbot.evaluation.reproduction import Number, chance_of, metric_of
 from hushbot.evaluation.reproduction_comparisons import difference_of
 from hushbot.evaluation.reproduction_orderings import Ordering
 from hushbot.evaluation.reproduction_tables import Reproduction
-from hushbot.intervals import as_estimate, unmeasured
+from hushbot.intervals import as_estimate
 from hushbot.types import AttackResult, AuditReport, Estimate, Metric
 
 ATTACK = "identifier_leak"
@@ -122,7 +122,8 @@ def orderings(attack: AttackResult | None) -> list[Ordering]:
 
 def _sides(attack: AttackResult, key: str) -> tuple[Estimate, Estimate]:
     pair = (metric_of(attack, key), chance_of(attack, key))
-    mine, others = (unmeasured(f"{key} was not measured") if each is None else as_estimate(each) for each in pair)
+    missing = Estimate(value=None, method=f"{key} was not measured")
+    mine, others = (missing if each is None else as_estimate(each) for each in pair)
     return mine, others
 
 

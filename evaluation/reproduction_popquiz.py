@@ -21,13 +21,13 @@ from hushbot.evaluation.reproduction import Number, chance_of, metric_in, metric
 from hushbot.evaluation.reproduction_comparisons import difference_of
 from hushbot.evaluation.reproduction_orderings import Ordering
 from hushbot.evaluation.reproduction_tables import Reproduction
-from hushbot.intervals import as_estimate, unmeasured
+from hushbot.intervals import as_estimate
 from hushbot.types import AttackResult, AuditReport, Estimate
 
 MODEL = "llama2-7b"
 """The paper's model that its breakdowns are about."""
-_DATA = {"medical_records": "medical"}
-"""Our corpora that are like one of the paper's."""
+_MEDICAL = "medical records"
+"""How the name of our corpus begins that is like one of the paper's."""
 
 
 def reproduce(report: AuditReport, config: Mapping[str, Any]) -> Reproduction:
@@ -57,7 +57,7 @@ def quizzes_of(report: AuditReport) -> dict[str, AttackResult]:
 
 def table1(report: AuditReport, quizzes: Mapping[str, AttackResult]) -> list[Number]:
     """Return Table 1: each quiz's AUC and operating point, and what a guesser without a model reaches."""
-    stated = paper.AUC.get((MODEL, _DATA.get(report.data.name, "")))
+    stated = paper.AUC[MODEL, "medical"] if report.data.name.startswith(_MEDICAL) else None
     numbers = []
     for name, attack in quizzes.items():
         for metric in ("auc", "tpr_at_1pct_fpr", "accuracy_members", "accuracy_nonmembers"):
@@ -106,7 +106,7 @@ def orderings(quizzes: Mapping[str, AttackResult]) -> list[Ordering]:
 
 def _area(attack: AttackResult, key: str) -> Estimate:
     found = attack.metrics.get(f"{key}/auc")
-    return unmeasured(f"{key} was not asked about") if found is None else as_estimate(found)
+    return Estimate(value=None, method=f"{key} was not asked about") if found is None else as_estimate(found)
 
 
 def differences(report: AuditReport, config: Mapping[str, Any]) -> Sequence[str]:

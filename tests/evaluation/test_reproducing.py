@@ -41,7 +41,7 @@ LEAK: dict[str, Metric] = {
 }
 
 
-def report_of(status: str = "complete", data: str = "medical_records", **attacks: AttackResult) -> AuditReport:
+def report_of(status: str = "complete", data: str = "medical records (both)", **attacks: AttackResult) -> AuditReport:
     return AuditReport(
         status=status,  # type: ignore[arg-type]
         run=RunInfo(id="x", created="now", seed=0, config_sha256="c", data_sha256="d"),
