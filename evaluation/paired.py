@@ -39,6 +39,8 @@ from hushbot.types import Estimate, Units
 
 _EQUAL = 1e-12
 """What is equal but for rounding is equal: a tie that is missed would make p too small."""
+_ROUNDING = 1e-4
+"""Units have six digits, so that a rate of 1 may come out a little above it."""
 _CHUNK = 250
 """Draws at a time: their weights are one matrix."""
 
@@ -157,7 +159,7 @@ def paired_difference(pairs: Sequence[Pair], bootstrap: Bootstrap, *, shares_doc
     )  # fmt: skip
     n_documents = pairs[0].n if shares_documents else sum(pair.n for pair in pairs)
     smallest = min(pair.smallest_side for pair in pairs) * (1 if shares_documents else len(pairs))
-    is_rate = all(0 <= value <= 1 for pair in pairs for value in pair.values())
+    is_rate = all(-_ROUNDING <= value <= 1 + _ROUNDING for pair in pairs for value in pair.values())
     within = from_draws(
         float(np.mean(values)),
         draws,
@@ -166,11 +168,19 @@ def paired_difference(pairs: Sequence[Pair], bootstrap: Bootstrap, *, shares_doc
         level=_expanded(bootstrap.level, smallest),
         bounds=(-1.0, 1.0) if is_rate else None,
     ).model_copy(update={"level": bootstrap.level})
+    within = _clipped(within) if is_rate else within
     if len(pairs) == 1:
         p = _exchange_p(pairs[0].exchanged(bootstrap.n_draws, np.random.default_rng([bootstrap.seed, 0, 1])))
         method = f"paired {within.method.replace('cluster_', '')}, p by exchange within documents; one seed"
         return Found(within.model_copy(update={"method": method}), p)
     return _over_seeds(np.array(values), draws, within, is_rate=is_rate)
+
+
+def _clipped(within: Estimate) -> Estimate:
+    """Keep a difference of two rates where one can be: with equal weights a draw of many hits exceeds a rate of 1."""
+    if within.low is None or within.high is None:
+        return within
+    return within.model_copy(update={"low": max(-1.0, within.low), "high": min(1.0, within.high)})
 
 
 def _over_seeds(values: FloatArray, draws: FloatArray, within: Estimate, *, is_rate: bool) -> Found:

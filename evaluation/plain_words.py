@@ -1,8 +1,9 @@
 """One row of plain language per arm: what it costs, what it buys, whether the difference is real.
 
-Guarantees: a difference is called real only where it is shown after Holm's adjustment; everything else reads "within
-noise" or "not measured" with its reason; where utility collapsed that comes first, and no leak is said to be less.
-Nobody is called private or safe, for an attack that finds nothing is no proof.
+Guarantees: a difference is called real only where it is shown after Holm's adjustment; everything else reads "not shown
+after Holm", "within noise" or "not measured" with its reason; an arm leaks more only where its own verdict is a leak,
+and less only where the reference's is; where utility collapsed that comes first, and no leak is said to be less. Nobody
+is called private or safe, for an attack that finds nothing is no proof.
 """
 
 from __future__ import annotations
@@ -83,7 +84,6 @@ def _other_utility(subject: Subject) -> Iterator[str]:
 def _leaks(subject: Subject) -> Iterator[str]:
     for attack, metric in _headlines(subject.arm).items():
         ours = subject.arm.row.numbers.get(metric, _NOTHING)
-        verdicts = {a.verdict for r in subject.arm.reports if (a := r.attacks.get(attack)) is not None}
         if ours.value is None:
             continue  # said with the rest that was not measured
         made = subject.differences.get(metric)
@@ -91,20 +91,36 @@ def _leaks(subject: Subject) -> Iterator[str]:
             usual = subject.reference.row.numbers.get(metric, _NOTHING)
             yield _against(subject, attack, made, f"{metric_words(metric)} {_plain(usual)} -> {_plain(ours)}")
         else:
-            said = " or ".join(sorted({VERDICTS[verdict] for verdict in verdicts}))
+            said = " or ".join(sorted(VERDICTS[verdict] for verdict in _verdicts(subject.arm, attack)))
             yield f"{said} under {_name(attack)} ({metric_words(metric)} {_with_interval(ours)})"
 
 
 def _against(subject: Subject, attack: str, made: Difference, numbers: str) -> str:
-    """Say whether an arm leaks less or more than the reference."""
-    verdicts = {a.verdict for r in subject.arm.reports if (a := r.attacks.get(attack)) is not None}
+    """Say whether an arm leaks less or more than the reference; a number that chance reaches as well is no leak."""
+    verdicts, usual = _verdicts(subject.arm, attack), _verdicts(subject.reference, attack)
     doubt = ", by itself without a conclusion" if "inconclusive" in verdicts else ""
     if not made.is_real:
-        return f"no difference is shown under {_name(attack)} ({numbers}: within noise{doubt})"
-    if made.conclusion == HIGHER:
-        return f"leaks more under {_name(attack)} ({numbers}, difference real after Holm{doubt})"
-    verb = "gives up less" if subject.gate.is_collapsed else "leaks less"
-    return f"{verb} under {_name(attack)} ({numbers}, difference real after Holm{doubt})"
+        return f"no difference is shown under {_name(attack)} ({numbers}: {_reality(made)}{doubt})"
+    if made.conclusion == HIGHER and "leak" not in verdicts:
+        said = " or ".join(sorted(VERDICTS[verdict] for verdict in verdicts))
+        return f"has a higher number under {_name(attack)} ({numbers}{_chance(subject.arm, attack)}), but {said}"
+    if made.conclusion != HIGHER and "leak" not in usual and subject.reference is not None:
+        return f"has a lower number under {_name(attack)} ({numbers}), where {subject.reference.name} shows no leak"
+    verb = "leaks more" if made.conclusion == HIGHER else "gives up less" if subject.gate.is_collapsed else "leaks less"
+    return f"{verb} under {_name(attack)} ({numbers}, {_reality(made)}{doubt})"
+
+
+def _verdicts(arm: Arm | None, attack: str) -> set[str]:
+    reports = arm.reports if arm is not None else []
+    return {found.verdict for report in reports if (found := report.attacks.get(attack)) is not None}
+
+
+def _chance(arm: Arm, attack: str) -> str:
+    """Name the control that stands beside a headline."""
+    headline = _headlines(arm)[attack]
+    found = (arm.row.numbers.get(f"{headline}/{label}") for label in ("nonmembers", "base"))
+    point = next((point for point in found if point is not None and point.value is not None), None)
+    return "" if point is None else f"; chance {_plain(point)}"
 
 
 def _unmeasured(subject: Subject) -> Iterator[str]:
@@ -182,7 +198,11 @@ def _points(made: Difference) -> str:
 
 
 def _reality(made: Difference) -> str:
-    return "difference real after Holm" if made.is_real else "within noise"
+    if made.is_real:
+        return "difference real after Holm"
+    low, high = made.estimate.low, made.estimate.high
+    is_beyond = low is not None and high is not None and not low <= 0 <= high
+    return "not shown after Holm" if is_beyond else "within noise"
 
 
 def _plain(point: Point) -> str:

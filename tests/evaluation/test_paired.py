@@ -224,3 +224,13 @@ def test_a_real_difference_is_found() -> None:
         assert found.p < 0.05
         assert found.estimate.low is not None
         assert found.estimate.low > 0
+
+
+def test_a_rate_of_one_stays_a_rate_though_units_are_rounded() -> None:
+    """150 weights of 15/150 in six digits add up to a little less than 15; the difference is still at most 1."""
+    names = [f"d{i}" for i in range(150)]
+    ours = Units(rule="ratio", documents=names, values=[1.0] * 15 + [0.0] * 135, weights=[0.0999999] * 150)
+    theirs = Units(rule="ratio", documents=names, values=[0.0] * 135 + [1.0] * 15, weights=[0.666667] * 150)
+    high = paired_difference([Pair.of(ours, theirs)], Bootstrap(n_draws=400)).estimate.high
+    assert high is not None
+    assert high <= 1.0

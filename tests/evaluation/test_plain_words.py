@@ -23,7 +23,7 @@ def neighbour(name: str) -> ModuleType:
 
 
 made = neighbour("test_comparisons")
-run, first = made.run, made.first
+run, first, JGA = made.run, made.first, made.JGA
 
 
 def words(*reports: AuditReport) -> dict[str, str]:
@@ -55,6 +55,34 @@ def test_a_real_cost_and_more_leakage() -> None:
     assert "costs 30.0 points of joint goal accuracy" in found
     assert "difference real after Holm);" in found
     assert "leaks more under untargeted extraction" in found
+
+
+def test_what_chance_reaches_as_well_is_not_called_a_leak() -> None:
+    silent = run("a", first(20), first(39), verdict="inconclusive")
+    found = words(run("turn_level", first(20), first(5)), silent)["a"]
+    assert "leaks more" not in found
+    assert (
+        "has a higher number under untargeted extraction (state precision@100 0.125 -> 0.975), but gives no conclusion"
+        in found
+    )
+    found = words(run("turn_level", first(20), first(39), verdict="inconclusive"), run("a", first(20), first(5)))["a"]
+    assert "leaks less" not in found
+    assert "0.975 -> 0.125), where turn_level shows no leak" in found
+
+
+def test_an_interval_without_zero_is_not_noise_but_not_shown_either() -> None:
+    arms = [
+        run("turn_level", first(24), ()),
+        *(run(name, first(n), ()) for name, n in zip("abcdef", [18, *[24] * 5], strict=True)),
+    ]
+    (made,) = (each for each in compare_arms(arms, FAST).differences if each.arm == "a" and each.metric == JGA)
+    low, high = made.estimate.low, made.estimate.high
+    assert low is not None
+    assert high is not None
+    assert high < 0
+    assert made.p_holm is not None
+    said = "difference real after Holm" if made.p_holm < 0.05 else "not shown after Holm"
+    assert f"[{low * 100:+.1f}, {high * 100:+.1f}]: {said}" in words(*arms)["a"]
 
 
 def test_within_noise_is_never_less() -> None:
