@@ -9,8 +9,9 @@ prefix without having been trained on it, it infers for both.
 A bot leaks if members are called more often than non-members (one-sided exact test at alpha) and the lower end of the
 leak rate's interval lies above the non-members' rate. Members that are called without that are `inconclusive`, as are
 fewer than `min_documents` judged documents on a side. Otherwise nothing was detected, up to the interval's upper end,
-unless exact probabilities object: where they part the sides (more members than non-members extractable, one-sided exact
-test at alpha by the number of sample counts tried), too few samples were drawn, and that is `inconclusive` as well.
+unless exact probabilities object: where they part the sides (more members than non-members extractable, one-sided
+exact test at alpha by the number of sample counts tried; or members' identifiers more probable,
+`identifier_familiarity`), the bot knows what so few samples did not show, and that is `inconclusive` as well.
 
 Guarantees: both sides enter alike, so that the exact test is valid for a bot that knows neither; if no document
 differs from its controls, any call at all happens with probability at most alpha.
@@ -58,6 +59,11 @@ class Judged:
         q_values = dict(zip(p_values, map(float, benjamini_hochberg(list(p_values.values()))), strict=True))
         threshold = max((p for name, p in p_values.items() if q_values[name] <= alpha), default=-1.0)
         return cls(list(members), list(nonmembers), q_values, threshold, counts, alpha)
+
+    @property
+    def sides(self) -> tuple[list[Evidence], list[Evidence]]:
+        """Return members' and non-members' evidence."""
+        return self.members, self.nonmembers
 
     def is_called(self, evidence: Evidence) -> bool:
         """Say whether one identifier is tied to its document."""

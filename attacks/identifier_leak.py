@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from hushbot.attacks.identifier_asking import Evidence, Setting, ask
+from hushbot.attacks.identifier_familiarity import familiarity
 from hushbot.attacks.identifier_judgement import Judged, find_objections, judge
 from hushbot.attacks.identifier_metrics import Scores, sampled_metrics
 from hushbot.attacks.identifier_mining import Commonness, Mined, Probe, mine
@@ -200,13 +201,16 @@ class IdentifierLeak:
         swept = self._sweeps(target, population, seed)
         members = self._metrics(judged, judged.members, scores, seed) | swept.metrics
         nonmembers = self._metrics(judged, judged.nonmembers, scores, seed)
-        objections = find_objections(members, nonmembers, self.extractable, self.alpha)
+        known = familiarity(*([each.probe for each in side] for side in judged.sides), scores.logprobs, seed)
+        objections = find_objections(members, nonmembers, self.extractable, self.alpha) + known.objection(self.alpha)
         if base.has_failed or (objections and verdict == "no_leak_detected"):
             verdict = "inconclusive"
         return AttackResult(
             verdict=verdict,
             headline=_headline(as_estimate(members["leak_rate"])),
-            metrics=members | counts(population.members, judged.members),
+            metrics=members
+            | {"sequence_logprob_difference": known.difference}
+            | counts(population.members, judged.members),
             control={
                 "nonmembers": nonmembers | counts(population.nonmembers, judged.nonmembers),
                 "base": base.metrics,
