@@ -86,7 +86,7 @@ def _compared(sums: FloatArray, counts: FloatArray, n_members: int, seed: int) -
     is_member = np.arange(n) < n_members
     rng = np.random.default_rng(seed)
     dealt = deal_sides(is_member, N_DRAWS, rng)
-    null = _differences(sums, counts, dealt * 1.0, ~dealt * 1.0)
+    null = _differences(sums, counts, dealt.astype(np.float64), (~dealt).astype(np.float64))
     drawn = np.zeros((n, N_DRAWS))
     for side in (np.flatnonzero(is_member), np.flatnonzero(~is_member)):
         drawn[side] = rng.multinomial(len(side), np.full(len(side), 1 / len(side)), size=N_DRAWS).T
@@ -94,7 +94,8 @@ def _compared(sums: FloatArray, counts: FloatArray, n_members: int, seed: int) -
     level = Bootstrap().level
     smallest = min(n_members, n - n_members)
     estimate = from_draws(float(null[0]), draws, n=n, n_clusters=smallest, level=level, bounds=None)
-    return Familiarity(estimate, one_sided_p(float(null[0]), null[1:]))
+    # A deal that leaves no common kind speaks against nobody.
+    return Familiarity(estimate, one_sided_p(float(null[0]), np.nan_to_num(null[1:], nan=np.inf)))
 
 
 def _differences(sums: FloatArray, counts: FloatArray, mine: FloatArray, theirs: FloatArray) -> FloatArray:

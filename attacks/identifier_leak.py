@@ -201,7 +201,8 @@ class IdentifierLeak:
         swept = self._sweeps(target, population, seed)
         members = self._metrics(judged, judged.members, scores, seed) | swept.metrics
         nonmembers = self._metrics(judged, judged.nonmembers, scores, seed)
-        known = familiarity(*([each.probe for each in side] for side in judged.sides), scores.logprobs, seed)
+        mine, theirs = ([each.probe for each in side] for side in judged.sides)
+        known = familiarity(mine, theirs, scores.logprobs, seed)
         objections = find_objections(members, nonmembers, self.extractable, self.alpha) + known.objection(self.alpha)
         if base.has_failed or (objections and verdict == "no_leak_detected"):
             verdict = "inconclusive"
