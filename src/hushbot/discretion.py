@@ -30,7 +30,8 @@ from hushbot.schema import Schema
 from hushbot.types import AttackResult, Dialogue, Estimate
 
 _WORD = re.compile(r"\+?\w(?:[\w@.+'-]*\w)?")
-_QUOTED = re.compile(r"'((?:[^'\\\n]|\\.)+)'|\"((?:[^\"\\\n]|\\.)+)\"")
+# An apostrophe within or behind a word opens no quotation; the b of bytes does.
+_QUOTED = re.compile(r"(?:(?<!\w)|(?<=\bb))'((?:[^'\\\n]|\\.)+)'|\"((?:[^\"\\\n]|\\.)+)\"")
 _ESCAPE = re.compile(r"\\[uUx][0-9a-fA-F]{2}")
 _SHORTEST = 4
 """A value or number of fewer characters tells nobody apart, and stands in every message."""
@@ -38,6 +39,9 @@ _RUN = 5
 """So many words in a row of an utterance are a quotation."""
 _FEW = 2
 """A word of a value that so many dialogues hold, or fewer, may be somebody's name."""
+_COMMON = 20
+_COMMON_PART = 0.1
+"""A value made of words that at least so many dialogues hold, and such a part of them, is everybody's: `do not`."""
 
 
 class Veil:
@@ -119,19 +123,32 @@ class Veil:
         """Values of several words, as a message may spell them; of one word, see `_names` and `_codes`."""
         found = {_fold(value).strip() for dialogue in self._dialogues for value in _values_of(dialogue)}
         return [
-            value for value in found if not value.isalnum() and len(value) >= _SHORTEST and value not in self._public
+            value
+            for value in found
+            if not value.isalnum()
+            and len(value) >= _SHORTEST
+            and value not in self._public
+            and not self._is_everybodys(value)
         ]
+
+    def _is_everybodys(self, value: str) -> bool:
+        words, needed = _WORD.findall(value), max(_COMMON, _COMMON_PART * len(self._dialogues))
+        return bool(words) and all(word.isalpha() and self._word_counts[word] >= needed for word in words)
 
     @cached_property
     def _names(self) -> frozenset[str]:
         """Words of values that only few dialogues hold."""
+        return frozenset(word for word, n in self._word_counts.items() if n <= _FEW)
+
+    @cached_property
+    def _word_counts(self) -> Counter[str]:
+        """How many dialogues hold each word of a value."""
         words = {w for d in self._dialogues for value in _values_of(d) for w in _WORD.findall(_fold(value))}
-        counts = Counter(
+        return Counter(
             word
             for dialogue in self._dialogues
             for word in words & {w for text in _texts_of(dialogue) for w in _WORD.findall(_fold(text))}
         )
-        return frozenset(word for word, n in counts.items() if n <= _FEW)
 
     @cached_property
     def _codes(self) -> frozenset[str]:

@@ -114,3 +114,23 @@ def test_notes_and_reasons_of_an_attack_are_masked_and_numbers_kept(veil: Veil) 
     assert veiled.headline.estimate.method == "not measured: no answer to '***(3) ***(2) m***r(6)'"
     assert veiled.metrics["auc"] == veiled.control["base"]["auc"] == veiled.headline.estimate
     assert (veiled.metrics["accuracy"], veiled.metrics["questions"], veiled.metrics["none"]) == (known, 4, None)
+
+
+def test_apostrophes_are_no_quotation_marks_and_bytes_are_quoted() -> None:
+    veil = Veil([Dialogue("d1", (Turn("the red lion at nine please", frozenset()),))])
+    said = "members' identifiers are 12.8 nats more probable than non-members' (p = 0.0005): the bot knows them"
+    assert veil.mask(said) == said
+    assert "red lion" not in veil.mask("no reading of b'the red lion'")
+    assert "red lion" not in veil.mask("no reading of value='the red lion'")
+
+
+def test_a_value_of_everybodys_words_is_nobodys() -> None:
+    crowd = [
+        Dialogue(f"d{i}", (Turn("i do not mind", frozenset({SlotValue("hotel", "area", "do not")})),))
+        for i in range(30)
+    ]
+    rare = Dialogue("x", (Turn("for blue smithers", frozenset({SlotValue("hotel", "guest", "blue smithers")})),))
+    veil = Veil([*crowd, rare])
+    assert veil.mask("samples do not show one") == "samples do not show one"
+    assert "smithers" not in veil.mask("no room for blue smithers")
+    assert veil.mask("samples do not show one") != Veil(crowd[:5]).mask("samples do not show one")
