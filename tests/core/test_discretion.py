@@ -124,6 +124,12 @@ def test_apostrophes_are_no_quotation_marks_and_bytes_are_quoted() -> None:
     assert "red lion" not in veil.mask("no reading of value='the red lion'")
 
 
+def test_a_measured_number_stays_though_somebody_paid_it() -> None:
+    veil = Veil([Dialogue("d1", (Turn("it was 12.80 pounds, call 555.0142.77", frozenset()),))])
+    assert veil.mask("12.80 nats") == "12.80 nats"
+    assert "555" not in veil.mask("no number 555.0142.77")
+
+
 def test_a_value_of_everybodys_words_is_nobodys() -> None:
     crowd = [
         Dialogue(f"d{i}", (Turn("i do not mind", frozenset({SlotValue("hotel", "area", "do not")})),))
