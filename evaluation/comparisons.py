@@ -14,8 +14,6 @@ What voids it: see `hushbot.evaluation.paired` for the statistics, `differences`
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +28,7 @@ from hushbot.evaluation.differences import (
 from hushbot.evaluation.pareto import Front, Place, leak_axes, places_of
 from hushbot.evaluation.plain_words import Subject, row_of_words
 from hushbot.evaluation.utility_gate import Gate, Yardsticks, gate, low_areas
+from hushbot.storage import csv_text
 from hushbot.types import AuditReport
 
 __all__ = [
@@ -216,13 +215,10 @@ def _notes(
 
 def comparisons_csv(comparison: Comparison) -> str:
     """Return comparisons.csv: one row per difference, empty where not measured, with the reason under `method`."""
-    sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for made in comparison.differences:
         found = made.estimate
         numbers = (found.value, found.low, found.high, found.level, made.p, made.p_holm)
-        cells = ("" if number is None else number for number in numbers)
         about = (made.arm, made.reference, made.metric, made.n_seeds, found.n)
-        writer.writerow([*about, *cells, made.conclusion, found.method])
-    return sink.getvalue()
+        rows.append([*about, *numbers, made.conclusion, found.method])
+    return csv_text(COLUMNS, rows)

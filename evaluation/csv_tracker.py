@@ -6,8 +6,6 @@ so a resumed run repeats nothing. What was not measured has an empty value and i
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 from hushbot.evaluation.experiment import Say
 from hushbot.evaluation.tracker_rows import Row, rows_of
-from hushbot.storage import write_atomically
+from hushbot.storage import csv_text, write_atomically
 from hushbot.types import AuditReport
 
 METRICS_NAME = "metrics.csv"
@@ -38,12 +36,8 @@ class CsvTracker:
         """Write the file anew."""
         if self._path is None:
             return
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["run", *Row._fields])
-        for rows in rows_of(report).values():
-            writer.writerows([report.run.id, *row] for row in rows)
-        write_atomically(self._path, text.getvalue().encode("utf-8"))
+        rows = ([report.run.id, *row] for section in rows_of(report).values() for row in section)
+        write_atomically(self._path, csv_text(["run", *Row._fields], rows).encode("utf-8"))
 
     def close(self) -> None:
         """Do nothing: the file is whole."""

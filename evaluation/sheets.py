@@ -6,14 +6,13 @@ value and its reason under `method`, and no document is named.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hushbot.evaluation.arms import arm_name
 from hushbot.evaluation.page_curves import roc_of
 from hushbot.evaluation.tracker_rows import Row, rows_of
+from hushbot.storage import csv_text
 from hushbot.types import AuditReport
 
 WHOSE = ("arm", "seed", "run")
@@ -27,7 +26,7 @@ def metrics_csv(reports: Sequence[AuditReport]) -> str:
         for section in rows_of(report).values()
         for row in section
     )
-    return _csv((*WHOSE, *Row._fields[:-1]), rows)
+    return csv_text((*WHOSE, *Row._fields[:-1]), rows)
 
 
 def roc_csv(reports: Sequence[AuditReport]) -> str:
@@ -40,16 +39,8 @@ def roc_csv(reports: Sequence[AuditReport]) -> str:
         for false_rate, true_rate in zip(roc.false_rates, roc.true_rates, strict=True)
     )
     columns = ("attack", "false_positive_rate", "true_positive_rate", "n_members", "n_nonmembers")
-    return _csv((*WHOSE, *columns), rows)
+    return csv_text((*WHOSE, *columns), rows)
 
 
 def _whose(report: AuditReport) -> list[Any]:
     return [arm_name(report), report.run.seed, report.run.id]
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
-    return sink.getvalue()

@@ -8,10 +8,12 @@ What voids it: file systems that do not honour fsync or an atomic rename.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +116,12 @@ def float_leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
             yield from float_leaves(inner, f"{key}.{i}")
     elif isinstance(value, float):
         yield key, value
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a CSV file's text; None is an empty cell."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return sink.getvalue()

@@ -112,14 +112,12 @@ class BestWeights(pl.Callback):
         loss = pl_module.epoch_record().calibration_loss
         if loss is not None and loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, epoch
-            self.weights = {k: v.detach().cpu().clone() for k, v in pl_module.trainable().items()}
+            self.weights = pl_module.kept_weights()
         trainer.should_stop = trainer.should_stop or self.is_patience_over
 
     def restore(self, module: TaskBot) -> None:
         """Put the best weights back."""
-        with torch.no_grad():
-            for name, weight in module.trainable().items():
-                weight.copy_(self.weights[name])
+        module.put_back(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

@@ -163,6 +163,16 @@ class TaskBot(pl.LightningModule):
         """Return the trainable parameters by name; tied weights stand once."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Return a copy of the trainable weights, off the accelerator, to `put_back` later."""
+        return {name: weight.detach().cpu().clone() for name, weight in self.trainable().items()}
+
+    def put_back(self, weights: Mapping[str, Tensor]) -> None:
+        """Make the trainable weights what they were when they were kept."""
+        with torch.no_grad():
+            for name, weight in self.trainable().items():
+                weight.copy_(weights[name])
+
     # --- the step ---
 
     def training_step(self, batch: list[PackedDialogue], batch_idx: int) -> None:

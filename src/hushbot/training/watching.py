@@ -115,9 +115,7 @@ class Watcher(pl.Callback):
 
     def restore(self, module: TaskBot) -> None:
         """Put the weights of the last look within the budget back."""
-        with torch.no_grad():
-            for name, weight in module.trainable().items():
-                weight.copy_(self.weights[name])
+        module.put_back(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
@@ -176,7 +174,7 @@ class Watcher(pl.Callback):
         self.excess = self.watch.excess(module.measured)
         if self.excess is None:
             self.epoch_within = epoch
-            self.weights = {name: weight.detach().cpu().clone() for name, weight in module.trainable().items()}
+            self.weights = module.kept_weights()
             return
         self.stopped_after = epoch
         trainer.should_stop = True
