@@ -303,9 +303,9 @@ def test_batches_stay_within_rows_and_tokens_and_change_nothing(
     asked: list[tuple[int, int]] = []
     read = CausalLM.branch_features
 
-    def seen(self: CausalLM, memories: Any, rows: Any) -> Any:
-        asked.append((len(memories), 1 + max(memory[0][0].shape[1] for memory in memories)))
-        return read(self, memories, rows)
+    def seen(self: CausalLM, texts: Any, rows: Any) -> Any:
+        asked.append((len(rows), 1 + max(texts.lengths)))
+        return read(self, texts, rows)
 
     monkeypatch.setattr(CausalLM, "branch_features", seen)
     decoding = Decoding(num_beams=3, samples_beams=True, stop=())

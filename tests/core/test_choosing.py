@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from hushbot.errors import AuditError
-from hushbot.targets.choosing import choose_tokens, draw_uniforms, law_logits
+from hushbot.targets.choosing import choose_tokens, draw_uniforms, law_logits, pick, pick_each
 from hushbot.types import Decoding
 
 LOGITS = [2.0, -1.0, 0.5, 0.0, -0.5, 1.5, -3.0]
@@ -141,3 +142,13 @@ def test_a_temperature_may_fall_to_greedy() -> None:
     assert not decoding.is_deterministic
     chosen = choose_tokens(torch.tensor([LOGITS] * 2), [0.999999, 0.999999], decoding, [[], [2]])
     assert chosen == [6, 0]
+
+
+def test_each_of_many_draws_is_the_one_it_would_be_alone() -> None:
+    rng = np.random.default_rng(0)
+    scores = torch.tensor(rng.normal(size=(5, 40)) * 3)
+    uniforms = [rng.random(n) for n in (1, 7, 1, 3, 7)]
+    drawn = pick_each(scores, uniforms)
+    for row, numbers, tokens in zip(scores, uniforms, drawn, strict=True):
+        assert tokens == [pick(row[None], [number])[0] for number in numbers.tolist()]
+    assert len({token for tokens in drawn for token in tokens}) > 5

@@ -360,9 +360,9 @@ def recording(monkeypatch: pytest.MonkeyPatch, target: LocalTarget) -> list[tupl
     passes: list[tuple[int, int, int]] = []
     read = target.causal_lm.branch_features
 
-    def branch_features(memories: Any, rows: Any) -> Any:
-        passes.append((len(rows), max(m[0][0].shape[1] for m in memories), max(len(row.ids) for row in rows)))
-        return read(memories, rows)
+    def branch_features(texts: Any, rows: Any) -> Any:
+        passes.append((len(rows), max(texts.lengths), max(len(row.ids) for row in rows)))
+        return read(texts, rows)
 
     monkeypatch.setattr(target.causal_lm, "branch_features", branch_features)
     return passes
@@ -390,7 +390,7 @@ def test_memory_is_bounded_by_batch_tokens(make_target: Any, monkeypatch: pytest
 
     def watched(self: Waiting) -> None:
         forget(self)
-        held.append(sum(memory[0][0].shape[1] for memory in self.memories()))
+        held.append(sum(map(len, self.remembered())))
 
     monkeypatch.setattr(Waiting, "forget", watched)
     found = target.sample_guided(["a"], OneValue(limit=4), n=10_000, decoding=PLAIN, seed=0).texts[0]

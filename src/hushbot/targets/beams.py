@@ -35,10 +35,9 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits
 from hushbot.targets.guided_law import generator
-from hushbot.targets.guided_rows import extended
-from hushbot.targets.row_cache import KeysValues
 from hushbot.targets.sampler import TokenFilter, cut_at_stop, decode, decode_after
-from hushbot.targets.token_tree import pack
+from hushbot.targets.token_store import StoredTexts, TokenStore
+from hushbot.targets.token_tree import leaf
 from hushbot.types import Decoding
 
 
@@ -48,8 +47,8 @@ class _Beam(NamedTuple):
     tokens: tuple[int, ...]
     score: float
     """Sum of its log-probabilities."""
-    memory: KeysValues | None
-    """Of the prompt and all its tokens but the last; None before the first step."""
+    slots: list[int]
+    """Where the prompt and all its tokens but the last are stored; none before the first step."""
 
 
 class _Candidate(NamedTuple):
@@ -124,7 +123,7 @@ class BeamSearcher:
             ids = list(prompts[same[0]])
             text = decode(self.tokenizer, ids[1:])
             searches += [
-                _Search(position, number, ids, text, [[_Beam((), 0.0, None)] for _ in range(n_groups)])
+                _Search(position, number, ids, text, [[_Beam((), 0.0, [])] for _ in range(n_groups)])
                 for position in same
                 for number in range(n_searches)
             ]
@@ -154,27 +153,28 @@ class BeamSearcher:
     def _search(self, searches: Sequence[_Search]) -> None:
         for search in searches:
             search.finished = [[] for _ in search.groups]
+        store = TokenStore()
         for search, read in zip(searches, self.model.prefill([search.ids for search in searches]), strict=True):
-            self._grow(search, read.logits[None].expand(len(search.groups), -1), [read.memory] * len(search.groups), 0)
+            slots = store.add_text(read.memory, len(search.ids))
+            self._grow(search, read.logits[None].expand(len(search.groups), -1), [slots] * len(search.groups), 0)
         for step in range(1, self.max_new_tokens):
             going = [search for search in searches if search.beams]
             if not going:
                 return
             beams = [beam for search in going for beam in search.beams]
-            memories = [beam.memory for beam in beams if beam.memory is not None]
-            features, fresh = self.model.branch_features(memories, [pack([[beam.tokens[-1]]]) for beam in beams])
+            store.tidy(beam.slots for beam in beams)
+            texts = StoredTexts(store, [beam.slots for beam in beams])
+            features, fresh = self.model.branch_features(texts, [leaf(beam.tokens[-1]) for beam in beams])
             logits = self.model.logits(features[:, 0])
-            grown = [
-                extended(beam.memory, [(keys[i], values[i]) for keys, values in fresh], [0])
-                for i, beam in enumerate(beams)
-            ]
+            slots = store.add(fresh, range(len(beams)), [0] * len(beams))
+            grown = [[*beam.slots, slot] for beam, slot in zip(beams, slots, strict=True)]
             at = 0
             for search in going:
                 n = len(search.beams)
                 self._grow(search, logits[at : at + n], grown[at : at + n], step)
                 at += n
 
-    def _grow(self, search: _Search, logits: Tensor, memories: Sequence[KeysValues], step: int) -> None:
+    def _grow(self, search: _Search, logits: Tensor, slots: Sequence[list[int]], step: int) -> None:
         """Let the hypotheses of a search become longer by a token."""
         generated = [beam.tokens for beam in search.beams]
         scores = torch.log_softmax(law_logits(logits.float(), self.decoding, generated).double(), dim=-1)
@@ -182,7 +182,7 @@ class BeamSearcher:
         at = 0
         for i, beams in enumerate(search.groups):
             rows = scores[at : at + len(beams)]
-            mine = memories[at : at + len(beams)]
+            mine = slots[at : at + len(beams)]
             at += len(beams)
             if not beams:
                 continue

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import ConfigError
-from hushbot.targets.row_cache import BranchCache, KeysValues, RowCache
+from hushbot.targets.row_cache import KeysValues, RowCache
+from hushbot.targets.token_store import BranchCache, StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
 from hushbot.training.prefix_attention import NAME
 
@@ -103,17 +104,17 @@ class CausalLM:
         ids, depths, mask = self._tree(rows)
         return self._forward(ids, mask=self._as_taken(mask[:, None]), positions=depths)
 
-    def branch_features(self, memories: Sequence[KeysValues], rows: Sequence[Packed]) -> tuple[Tensor, KeysValues]:
-        """Read packed tokens behind what each row has read already.
+    def branch_features(self, texts: StoredTexts, rows: Sequence[Packed]) -> tuple[Tensor, KeysValues]:
+        """Read packed tokens behind what each text has read already.
 
         Returns:
             The features of those tokens, each row padded on the right, and their keys and values per layer, of shape
             (rows, heads, tokens, width).
         """
-        cache = BranchCache(memories)
         ids, depths, mask = self._tree(rows)
-        lengths = torch.tensor(cache.lengths, device=self.device)
-        read = torch.arange(max(cache.lengths), device=self.device) < lengths[:, None]
+        cache = BranchCache(texts, ids.shape[1])
+        lengths = torch.tensor(texts.lengths, device=self.device)
+        read = torch.arange(cache.get_seq_length(), device=self.device) < lengths[:, None]
         mask = torch.cat([read[:, None].expand(-1, mask.shape[1], -1), mask], dim=2)
         features = self._forward(
             ids, mask=self._as_taken(mask[:, None]), cache=cache, positions=lengths[:, None] + depths
@@ -242,9 +243,12 @@ class CausalLM:
 
     def _as_taken(self, mask: Tensor) -> Tensor:
         """Return a mask as the attention takes it: eager adds it to the scores, fused reads it as yes or no."""
-        if self._attention != "eager":
-            return mask
-        return torch.zeros_like(mask, dtype=self.core.dtype).masked_fill(~mask, torch.finfo(self.core.dtype).min)
+        if self._attention == "eager":
+            return torch.zeros_like(mask, dtype=self.core.dtype).masked_fill_(~mask, torch.finfo(self.core.dtype).min)
+        if mask.device.type == "cpu":
+            # The fused attention would turn it into this itself, in every layer anew.
+            return torch.zeros_like(mask, dtype=self.core.dtype).masked_fill_(~mask, -math.inf)
+        return mask
 
     def _probe_ids(self, n: int) -> Tensor:
         return (torch.arange(n, device=self.device) * 7 + 3) % self.n_tokens
@@ -299,7 +303,9 @@ class CausalLM:
         heads, branches = [ids[:4], ids[5:8]], [[ids[8:10], ids[8:9] + ids[11:13]], [ids[9:11]]]
         rows = [pack(group) for group in branches]
         try:
-            features, _ = self.branch_features([read.memory for read in self.prefill(heads)], rows)
+            store = TokenStore()
+            read = [store.add_text(one.memory, len(head)) for one, head in zip(self.prefill(heads), heads, strict=True)]
+            features, _ = self.branch_features(StoredTexts(store, read), rows)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             _log.warning("%s cannot read on in branches (%s); text by text", type(self.core).__name__, error)
             return False

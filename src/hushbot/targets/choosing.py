@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import AuditError
+from hushbot.intervals import FloatArray
 from hushbot.types import Decoding
 
 _WORD = 2**64
@@ -91,22 +92,39 @@ def pick(scores: Tensor, uniforms: Sequence[float]) -> list[int]:
     return _invert(torch.softmax(scores, dim=-1), torch.tensor(uniforms, dtype=torch.float64)[:, None])[:, 0].tolist()
 
 
-def pick_many(scores: Tensor, uniforms: Tensor) -> Tensor:
-    """Return as many tokens per row as there are uniforms (rows, draws) for it.
+def pick_each(scores: Tensor, uniforms: Sequence[FloatArray]) -> list[list[int]]:
+    """Return as many tokens per row as there are uniforms for it.
 
     Raises:
         AuditError: A row's probabilities are not finite.
     """
-    return _invert(torch.softmax(scores, dim=-1), uniforms)
+    cumulative = _cumulative(torch.softmax(scores, dim=-1))
+    drawn: list[list[int]] = [[] for _ in uniforms]
+    for n in sorted({len(row) for row in uniforms}):
+        which = [i for i, row in enumerate(uniforms) if len(row) == n]
+        # One search for all rows of as many draws; a copy of their rows only where there are others.
+        rows = cumulative if len(which) == len(uniforms) else cumulative[which]
+        wanted = torch.from_numpy(np.stack([uniforms[i] for i in which]))
+        for i, tokens in zip(which, _search(rows, wanted).tolist(), strict=True):
+            drawn[i] = tokens
+    return drawn
 
 
 def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    return _search(_cumulative(probabilities), uniforms)
+
+
+def _cumulative(probabilities: Tensor) -> Tensor:
     if probabilities.device.type == "mps":  # has no 64-bit floats
         probabilities = probabilities.cpu()
     cumulative = probabilities.double().cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    if not bool(torch.isfinite(total).all()):
+    if not bool(torch.isfinite(cumulative[:, -1]).all()):
         raise AuditError(_NOT_FINITE)
+    return cumulative
+
+
+def _search(cumulative: Tensor, uniforms: Tensor) -> Tensor:
+    total = cumulative[:, -1:]
     wanted = uniforms.to(total.device) * total
     # Rounding may lift the product to the total itself, past the last token that has any probability.
     wanted = torch.minimum(wanted, torch.nextafter(total, torch.zeros_like(total)))

@@ -1,9 +1,10 @@
 """Guided sampling from a model in this process: each distinct text is read once, all phrases of all texts in one pass.
 
 Guarantees: the law of `guided`. The phrases that may follow a text are read as one tree behind the keys and values of
-that text, many texts at a time; the keys and values of the chosen phrases are kept, so nothing is read twice but the
-last token of a text. Draws that share a text are counted, not repeated, inside free pieces too. The texts that are
-waiting go last in, first out, and what is remembered of them is bounded: the oldest are forgotten and read again.
+that text, many texts at a time, trees of like size together; the keys and values of the chosen phrases are kept
+(`TokenStore`: once, however many texts go on from them), so nothing is read twice but the last token of a text. Draws
+that share a text are counted, not repeated, inside free pieces too. The texts that are waiting go last in, first out,
+and what is remembered of them is bounded: the oldest are forgotten and read again.
 Phrase tokens are those that the tokenizer gives text and phrase together; where one of them straddles the end of the
 text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling
 (`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
@@ -23,15 +24,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hushbot.errors import AuditError
 from hushbot.intervals import FloatArray
 from hushbot.targets.causal_lm import CausalLM
-from hushbot.targets.choosing import law_logits, pick_many
+from hushbot.targets.choosing import law_logits, pick_each
 from hushbot.targets.guided_law import Law, generator, phrase_law, split_count, token_law
-from hushbot.targets.guided_rows import Row, Waiting, extended, remembered
+from hushbot.targets.guided_rows import Row, Waiting, remembered
 from hushbot.targets.guided_texts import (
     END_OF_TEXT,
     Choice,
@@ -44,11 +43,13 @@ from hushbot.targets.guided_texts import (
 )
 from hushbot.targets.phrase_scores import phrase_scores
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
-from hushbot.targets.row_cache import KeysValues
 from hushbot.targets.sampler import TokenFilter, decode, decode_after
-from hushbot.targets.token_tree import pack
+from hushbot.targets.token_store import TokenStore
+from hushbot.targets.token_tree import leaf
 from hushbot.tokens import encode, start_token
 from hushbot.types import Decoding
+
+_CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
 
 
 @dataclass(slots=True, eq=False)
@@ -73,11 +74,14 @@ class GuidedSampler:
     _harvest: Harvest = field(init=False)
     _filters: dict[str, TokenFilter] = field(default_factory=dict)
     _trees: PhraseTrees = field(init=False)
+    _store: TokenStore = field(default_factory=TokenStore)
+    _end_token: int | None = field(init=False)
     _limit: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._trees = PhraseTrees(self.tokenizer)
-        self._limit = self.model.context_length  # asked for at every text, and slow to look up
+        # Both are asked for at every text, and slow to look up.
+        self._limit, self._end_token = self.model.context_length, self.tokenizer.eos_token_id
         self._waiting = Waiting(self.batch_rows, self.batch_tokens)
         self._harvest = Harvest(())
 
@@ -97,12 +101,13 @@ class GuidedSampler:
             else:
                 self._write(rows)
             self._waiting.forget()
+            self._store.tidy(self._waiting.remembered())
         return self._harvest.draws()
 
     def _encode(self, text: str) -> list[int]:
         return [start_token(self.tokenizer), *encode(self.tokenizer, text)]
 
-    def _begin(self, node: Node, ids: list[int], memory: KeysValues | None, key: bytes) -> None:
+    def _begin(self, node: Node, ids: list[int], slots: list[int] | None, key: bytes) -> None:
         """Let a text wait for its next piece, or take it in if it is at its end."""
         rule = self.grammar.next(self._prompts[node.position] + node.text)
         if rule is None:
@@ -112,7 +117,7 @@ class GuidedSampler:
             # The last new token is never read back.
             self._check_length(node, len(ids) + max(0, rule.max_new_tokens - 1))
         self._harvest.note_question(node, rule)
-        self._waiting.add(Row(node, rule, ids, memory, key))
+        self._waiting.add(Row(node, rule, ids, slots, key))
 
     def _check_length(self, node: Node, longest: int) -> None:
         limit = self._limit
@@ -134,74 +139,85 @@ class GuidedSampler:
             raise TypeError("only choices have phrases")
         ids, plan = self._trees.after(self._prompts[row.node.position] + row.node.text, row.ids, row.rule.phrases)
         if ids is not row.ids:
-            row.ids, row.memory = ids, None
+            row.ids, row.slots = ids, None
             self.n_respelled += 1
         self._check_length(row.node, len(ids) + max(map(len, plan.paths)))
         return plan
 
     def _batches(self, rows: Sequence[Row], plans: Sequence[Phrases]) -> Iterator[list[int]]:
-        """Yield which rows to read together, so that texts and trees, padding included, fit a batch."""
+        """Yield which rows to read together: trees of like size, which with texts and padding fit a batch."""
+        most = _CPU_TOKENS if self.model.device.type == "cpu" else self.batch_tokens
         batch: list[int] = []
-        text, tree = 0, 0
-        for i, (row, plan) in enumerate(zip(rows, plans, strict=True)):
-            text, tree = max(text, len(row.ids)), max(tree, len(plan.tree.ids))
-            if batch and (text + tree) * (len(batch) + 1) > self.batch_tokens:
+        text = 0
+        # Descending, for the longest tree of a batch is then its first.
+        for i in sorted(range(len(rows)), key=lambda i: -len(plans[i].tree.ids)):
+            text, n = max(text, len(rows[i].ids)), len(batch) + 1
+            tree = len(plans[(batch or [i])[0]].tree.ids)
+            if batch and ((text + tree) * n > self.batch_tokens or tree * n > most):
                 yield batch
-                batch, text, tree = [], len(row.ids), len(plan.tree.ids)
+                batch, text = [], len(rows[i].ids)
             batch.append(i)
         yield batch
 
     def _choose_batch(self, rows: Sequence[Row], plans: Sequence[Phrases]) -> None:
-        last = [row.ids[-1] for row in rows]
-        scores, fresh = phrase_scores(self.model, remembered(self.model, rows), last, plans)
-        for i, (row, plan) in enumerate(zip(rows, plans, strict=True)):
-            self._go_on(row, plan, scores[i], [(keys[i], values[i]) for keys, values in fresh])
+        texts = remembered(self.model, self._store, rows)
+        scores, fresh = phrase_scores(self.model, texts, [row.ids[-1] for row in rows], plans)
+        drawn = [self._split(row, plan, values) for row, plan, values in zip(rows, plans, scores, strict=True)]
+        # Per row, where in its tree stands what its chosen phrases share with others, each token once.
+        kept = [
+            sorted({place for phrase in counts for place in plan.places[phrase]})
+            for plan, (counts, _) in zip(plans, drawn, strict=True)
+        ]
+        slots = self._store.add(
+            fresh,
+            [i for i, places in enumerate(kept) for _ in places],
+            [place for places in kept for place in places],
+        )
+        at = 0
+        for row, plan, (counts, mass), places in zip(rows, plans, drawn, kept, strict=True):
+            self._go_on(row, plan, counts, mass, dict(zip(places, slots[at : at + len(places)], strict=True)))
+            at += len(places)
 
-    def _go_on(self, row: Row, plan: Phrases, scores: Sequence[FloatArray], fresh: KeysValues) -> None:
-        """Split a row's draws over its phrases."""
-        counted = [values[first:] for values, first in zip(scores, plan.firsts, strict=True)]
-        whole = np.array([values.sum() for values in counted])
+    def _split(self, row: Row, plan: Phrases, scores: FloatArray) -> tuple[dict[int, int], float]:
+        """Return how many of a row's draws take which phrase, and the probability of all phrases together."""
+        whole = plan.totals(scores)
         if self.law == "phrase":
             chances = phrase_law(whole, self.decoding.temperature)
         else:
-            chances = token_law(plan.paths, [values.tolist() for values in scores], self.decoding.temperature)
-        mass = (*row.node.mass, float(np.exp(whole).sum()))
-        places = dict(zip(plan.order, plan.tree.paths, strict=True))
-        phrases = row.rule.phrases if isinstance(row.rule, Choice) else ()
-        for phrase, count in split_count(chances, row.node.count, self._rng(row)).items():
-            node = Node(row.node.position, row.node.text + phrases[phrase], count, mass)
-            memory = extended(row.memory, fresh, places[phrase])
-            self._begin(node, row.ids + plan.paths[phrase], memory, row.key_of(f"phrase {phrase}"))
+            by_path = [values.tolist() for values in plan.by_path(scores)]
+            chances = token_law(plan.paths, by_path, self.decoding.temperature)
+        return split_count(chances, row.node.count, self._rng(row)), float(np.exp(whole).sum())
+
+    def _go_on(self, row: Row, plan: Phrases, counts: dict[int, int], mass: float, slots: dict[int, int]) -> None:
+        """Let a row's draws go on with their phrases; `slots` are those of the tree's places."""
+        if not isinstance(row.rule, Choice) or row.slots is None:
+            raise TypeError("only choices have phrases, and only what was read goes on")
+        masses = (*row.node.mass, mass)
+        for phrase, count in counts.items():
+            node = Node(row.node.position, row.node.text + row.rule.phrases[phrase], count, masses)
+            read = [*row.slots, *(slots[place] for place in plan.places[phrase])]
+            self._begin(node, row.ids + plan.paths[phrase], read, row.key_of(f"phrase {phrase}"))
 
     def _write(self, rows: Sequence[Row]) -> None:
         """Let texts whose next piece is free go on by a token."""
-        memories = remembered(self.model, rows)
-        features, fresh = self.model.branch_features(memories, [pack([row.ids[-1:]]) for row in rows])
+        texts = remembered(self.model, self._store, rows)
+        features, fresh = self.model.branch_features(texts, [leaf(row.ids[-1]) for row in rows])
         generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
         scores = law_logits(self.model.logits(features[:, 0]), self.decoding, generated)
-        for i, (row, drawn) in enumerate(zip(rows, self._draw(rows, scores), strict=True)):
-            memory = extended(row.memory, [(keys[i], values[i]) for keys, values in fresh], [0])
-            self._extend(row, drawn, memory)
+        slots = self._store.add(fresh, range(len(rows)), [0] * len(rows))
+        drawn = pick_each(scores, [self._rng(row).random(row.node.count) for row in rows])
+        for row, tokens, read, slot in zip(rows, drawn, texts.slots, slots, strict=True):
+            self._extend(row, dict(sorted(Counter(tokens).items())), [*read, slot])
 
-    def _draw(self, rows: Sequence[Row], scores: Tensor) -> list[dict[int, int]]:
-        """Return how many of each row's draws take which token."""
-        drawn: list[dict[int, int]] = [{} for _ in rows]
-        for count in sorted({row.node.count for row in rows}):
-            which = [i for i, row in enumerate(rows) if row.node.count == count]
-            uniforms = torch.tensor(np.stack([self._rng(rows[i]).random(count) for i in which]))
-            for i, tokens in zip(which, pick_many(scores[which], uniforms).tolist(), strict=True):
-                drawn[i] = dict(sorted(Counter(tokens).items()))
-        return drawn
-
-    def _extend(self, row: Row, drawn: dict[int, int], memory: KeysValues) -> None:
-        """Let a row go on with each token that was drawn, or end its piece."""
+    def _extend(self, row: Row, drawn: dict[int, int], read: list[int]) -> None:
+        """Let a row go on with each token that was drawn, or end its piece; `read` is where its tokens are stored."""
         rule = row.rule
         if not isinstance(rule, Free):
             raise TypeError("only free pieces are written token by token")
         ended: dict[str, int] = {}
         for token, count in drawn.items():
             node = replace(row.node, count=count)
-            if token == self.tokenizer.eos_token_id:
+            if token == self._end_token:
                 self._harvest.add(replace(node, text=node.text + self._piece(row, row.ids)), is_complete=False)
                 continue
             ids, n_free = [*row.ids, token], row.n_free + 1
@@ -216,7 +232,7 @@ class GuidedSampler:
                     self._harvest.add(replace(node, text=node.text + piece[:end]), is_complete=False)
                     continue
             key = row.key_of(f"token {token}")
-            self._waiting.add(Row(node, rule, ids, memory, key, n_free, row.head))
+            self._waiting.add(Row(node, rule, ids, read, key, n_free, row.head))
         before = self._piece(row, row.ids) if ended else ""
         for piece, count in ended.items():
             node = replace(row.node, text=row.node.text + piece, count=count)
@@ -231,11 +247,12 @@ class GuidedSampler:
             is_before_token: Whether the row's tokens are the whole of that text.
         """
         text = self._prompts[node.position] + node.text
-        ids = self._trees.respelled(text, row.ids) if is_before_token else self._encode(text)
+        n_new = len(node.text) - len(row.node.text)
+        ids = self._trees.respelled(text, row.ids, len(text) - n_new) if is_before_token else self._encode(text)
         is_kept = ids is row.ids
         self.n_respelled += not is_kept
         key = row.key_of(f"{'piece' if is_before_token else 'cut piece'} {node.text}")
-        self._begin(node, ids, row.memory if is_kept else None, key)
+        self._begin(node, ids, row.slots if is_kept else None, key)
 
     def _piece(self, row: Row, ids: Sequence[int]) -> str:
         """Return the free piece so far."""

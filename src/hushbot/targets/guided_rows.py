@@ -1,8 +1,8 @@
 """The texts that wait for their next piece in guided sampling, and what the model remembers of each.
 
-Guarantees: texts go last in, first out, as many at once as fit a batch; what is remembered of those that wait is
-bounded, the oldest are forgotten and read again when their turn comes. Random numbers hang on the way a text was drawn
-(`Row.key`), not on the batch it was drawn in.
+Guarantees: texts go last in, first out, as many at once as fit a batch; what is remembered of those that wait, in one
+`TokenStore`, is bounded, the oldest are forgotten and read again when their turn comes. Random numbers hang on the way
+a text was drawn (`Row.key`), not on the batch it was drawn in.
 
 Voids it: nothing here; that a text's tokens are its own is up to who makes rows.
 """
@@ -12,13 +12,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-
-import torch
 
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.guided_texts import Choice, Free, Node
-from hushbot.targets.row_cache import KeysValues
+from hushbot.targets.token_store import StoredTexts, TokenStore
 
 _PREFILL_TOKENS = 2048
 _REMEMBERED = 2
@@ -33,8 +30,8 @@ class Row:
     rule: Choice | Free
     ids: list[int]
     """All tokens, start token and those of an unfinished free piece included."""
-    memory: KeysValues | None = None
-    """Keys and values of all tokens but the last; None is read when needed."""
+    slots: list[int] | None = None
+    """Where the keys and values of all tokens but the last are stored; None is read when needed. Rows may share it."""
     key: bytes = b""
     """Names what was drawn so far; random numbers hang on it."""
     n_free: int = 0
@@ -82,50 +79,29 @@ class Waiting:
 
     def forget(self) -> None:
         """Drop what is remembered of the oldest rows, if it is too much."""
-        held = {id(row.memory): len(row.ids) for row in (*self._choices, *self._free) if row.memory is not None}
+        held = {id(row.slots): len(row.ids) for row in (*self._choices, *self._free) if row.slots is not None}
         excess = sum(held.values()) - _REMEMBERED * self._batch_tokens
         if excess <= 0:
             return
         for row in (*self._choices, *self._free):
             if excess <= 0:
                 return
-            if row.memory is not None:
-                excess -= held.pop(id(row.memory), 0)
-                row.memory = None
+            if row.slots is not None:
+                excess -= held.pop(id(row.slots), 0)
+                row.slots = None
 
-    def memories(self) -> list[KeysValues]:
-        """Return what is remembered, once where rows share it."""
-        held = {id(row.memory): row.memory for row in (*self._choices, *self._free) if row.memory is not None}
+    def remembered(self) -> list[list[int]]:
+        """Return the slots of what is remembered, once where rows share it."""
+        held = {id(row.slots): row.slots for row in (*self._choices, *self._free) if row.slots is not None}
         return list(held.values())
 
 
-def remembered(model: CausalLM, rows: Sequence[Row]) -> list[KeysValues]:
-    """Return the memories of rows, those without one read now."""
-    unread = [row for row in rows if row.memory is None]
+def remembered(model: CausalLM, store: TokenStore, rows: Sequence[Row]) -> StoredTexts:
+    """Return what is stored of rows, those of which nothing is stored read now."""
+    unread = [row for row in rows if row.slots is None]
     while unread:
         n = max(1, _PREFILL_TOKENS // max(len(row.ids) for row in unread))
         batch, unread = unread[:n], unread[n:]
         for row, read in zip(batch, model.prefill([row.ids for row in batch]), strict=True):
-            # Copies: a slice would keep the whole batch's memory alive.
-            row.memory = [(keys[:, :-1].clone(), values[:, :-1].clone()) for keys, values in read.memory]
-    return [row.memory for row in rows if row.memory is not None]
-
-
-def extended(memory: KeysValues | None, fresh: KeysValues, places: Sequence[int]) -> KeysValues:
-    """Return a memory with the keys and values of some of the tokens that were read behind it."""
-    if memory is None:
-        raise TypeError("a row is read before it goes on")
-    runs = _runs(places)  # slices are views, and few: a path through a tree turns where it leaves an earlier one
-    return [
-        (
-            torch.cat([keys, *(new_keys[:, run] for run in runs)], dim=1),
-            torch.cat([values, *(new_values[:, run] for run in runs)], dim=1),
-        )
-        for (keys, values), (new_keys, new_values) in zip(memory, fresh, strict=True)
-    ]
-
-
-def _runs(places: Sequence[int]) -> list[slice]:
-    """Return places as runs without a gap."""
-    starts = [i for i, place in enumerate(places) if not i or place != places[i - 1] + 1]
-    return [slice(places[a], places[b - 1] + 1) for a, b in pairwise([*starts, len(places)])]
+            row.slots = store.add_text(read.memory, len(row.ids) - 1)
+    return StoredTexts(store, [row.slots for row in rows if row.slots is not None])

@@ -35,6 +35,8 @@ from hushbot.targets.scorer import Scored, score
 from hushbot.tokens import encode, encode_all_pieces, n_tokens_within, start_token
 from hushbot.types import Decoding
 
+_GUIDED_ROWS = 4
+"""How many times `batch_rows` guided sampling reads at once: its rows hold a short text each, and many of them wait."""
 _TEXTS_AT_ONCE = 4096
 """How many texts are tokenised and scored together: bounds the memory, whatever their number."""
 
@@ -47,7 +49,7 @@ class LocalTarget:
         tokenizer: Its fast tokenizer.
         name: What reports call it.
         batch_tokens: Most tokens, padding included, of one scoring pass and of one decoding cache.
-        batch_rows: Most continuations decoded at once.
+        batch_rows: Most continuations decoded at once; guided texts, which are short, are four times as many.
         device: Where to move the model; None leaves it where it is.
         reference: The bot before fine-tuning; None means the model without its adapter, if it has one.
 
@@ -205,7 +207,7 @@ class LocalTarget:
             decoding=decoding,
             seed=seed,
             law=law,
-            batch_rows=self.batch_rows,
+            batch_rows=_GUIDED_ROWS * self.batch_rows,
             batch_tokens=self.batch_tokens,
         )
         with self.causal_lm.reading():

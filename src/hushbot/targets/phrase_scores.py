@@ -17,38 +17,28 @@ from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.phrase_trees import Phrases
 from hushbot.targets.row_cache import KeysValues
 from hushbot.targets.scorer import log_probabilities
+from hushbot.targets.token_store import StoredTexts
 
 
 def phrase_scores(
-    model: CausalLM, memories: Sequence[KeysValues], last: Sequence[int], plans: Sequence[Phrases]
-) -> tuple[list[list[FloatArray]], KeysValues]:
+    model: CausalLM, texts: StoredTexts, last: Sequence[int], plans: Sequence[Phrases]
+) -> tuple[list[FloatArray], KeysValues]:
     """Score all phrases behind all texts in one pass.
 
     Args:
         model: What to score with.
-        memories: Keys and values of each text but for its last token.
+        texts: What the model has read of each text, its last token left out.
         last: That token.
         plans: The phrases behind each text.
 
     Returns:
-        Per text and phrase the log-probabilities of its path's tokens, and the keys and values of all trees.
+        Per text the log-probabilities of its edges (`Phrases.totals` adds them up), and the keys and values of all
+        trees.
     """
     trees = [plan.tree._replace(ids=[token, *plan.tree.ids[1:]]) for token, plan in zip(last, plans, strict=True)]
-    features, fresh = model.branch_features(memories, trees)
+    features, fresh = model.branch_features(texts, trees)
     width = features.shape[1]
-    places: list[int] = []
-    tokens: list[int] = []
-    for at, (plan, tree) in enumerate(zip(plans, trees, strict=True)):
-        for i, path in zip(plan.order, tree.paths, strict=True):
-            places += [at * width + place for place in path]
-            tokens += plan.paths[i]
+    places = np.concatenate([plan.edges.places + at * width for at, plan in enumerate(plans)])
+    tokens = np.concatenate([plan.edges.tokens for plan in plans])
     values = log_probabilities(model, features.flatten(0, 1), places, tokens).double().cpu().numpy()
-    scores: list[list[FloatArray]] = []
-    at = 0
-    for plan in plans:
-        of_text: list[FloatArray] = [np.empty(0)] * len(plan.paths)
-        for i in plan.order:
-            of_text[i] = values[at : at + len(plan.paths[i])]
-            at += len(plan.paths[i])
-        scores.append(of_text)
-    return scores, fresh
+    return np.split(values, np.cumsum([len(plan.edges.tokens) for plan in plans])[:-1]), fresh

@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from hushbot.intervals import FloatArray, IntArray
 from hushbot.prompts import pieces
 from hushbot.targets.token_tree import Packed, pack
 from hushbot.tokens import encode, encode_pieces, encode_with_spans
 
 _MOST_KNOWN = 4096
-"""Trees that are kept: values differ from text to text, so there is no end of them."""
+"""Trees and words that are kept: values differ from text to text, so there is no end of them."""
 _BLANK_WITHIN = re.compile(r"[^ \u0120\u2581][ \u0120\u2581]")
 """A blank behind something else, in the ways in which vocabularies write blanks."""
 
@@ -31,10 +34,35 @@ class Phrases(NamedTuple):
     """The tokens of each phrase; they may begin with some that hold only the end of the text."""
     firsts: list[int]
     """The first token of each path that counts as the phrase's."""
-    order: list[int]
-    """The phrases as they stand in the tree."""
+    places: list[list[int]]
+    """Per phrase, where in the tree the tokens stand behind which those of its path are read."""
     tree: Packed
     """Of a token that stands for the last of the text, and each path without its last token."""
+    edges: Edges
+    """The tokens that are scored in it."""
+
+    def by_path(self, scores: FloatArray) -> list[FloatArray]:
+        """Return the scores of each path's tokens from those of the edges."""
+        return np.split(scores[self.edges.of_paths], np.cumsum([len(path) for path in self.paths])[:-1])
+
+    def totals(self, scores: FloatArray) -> FloatArray:
+        """Return the score of each phrase, the sum of its tokens', from those of the edges."""
+        return np.asarray(np.add.reduceat(scores[self.edges.of_phrases], self.edges.starts))
+
+
+class Edges(NamedTuple):
+    """The tokens that follow another in a tree; what phrases share is one edge."""
+
+    places: IntArray
+    """Where in the tree the token before each edge's own stands, in ascending order."""
+    tokens: IntArray
+    """The token of each."""
+    of_paths: IntArray
+    """The edges of all paths, path after path."""
+    of_phrases: IntArray
+    """The same without those that do not count as the phrase's."""
+    starts: IntArray
+    """Where in `of_phrases` each phrase starts."""
 
 
 class PhraseTrees:
@@ -46,19 +74,34 @@ class PhraseTrees:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._words: dict[str, list[int]] = {}
         self._known: dict[tuple[str, tuple[str, ...]], tuple[list[int], Phrases | None]] = {}
+        self._trees: dict[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], Phrases] = {}
+        self._rests: dict[tuple[str, int], list[int] | None] = {}
 
-    def respelled(self, text: str, ids: list[int]) -> list[int]:
+    def respelled(self, text: str, ids: list[int], since: int = 0) -> list[int]:
         """Return a text's own tokens: the very same list if it holds them already.
 
         Args:
             text: The whole text; all lines but its last are known to be spelled well.
             ids: A start token and the tokens that it was sampled with.
+            since: How much of the text is known to be spelled well as a text of its own.
         """
-        own = encode(self._tokenizer, _last_piece(text))
+        last = _last_piece(text)
+        if self._is_cut_at_blanks:
+            last = last[_blank_before(last, max(0, since - (len(text) - len(last)))) :]
+        own = self._spelled(last)
         if ids[len(ids) - len(own) :] == own:
             return ids
         return [*ids[:1], *encode(self._tokenizer, text)]
+
+    def _spelled(self, word: str) -> list[int]:
+        """Return the tokens of the end of a text."""
+        if len(self._words) >= _MOST_KNOWN:
+            self._words.clear()
+        if word not in self._words:
+            self._words[word] = encode(self._tokenizer, word)
+        return self._words[word]
 
     def after(self, text: str, ids: list[int], phrases: tuple[str, ...]) -> tuple[list[int], Phrases]:
         """Return the tokens of a text behind which phrases can be read, and those of the phrases.
@@ -76,6 +119,7 @@ class PhraseTrees:
         tail = last[max(0, last.rfind(" ")) :] if self._is_cut_at_blanks else last
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
+            self._trees.clear()
         if (tail, phrases) not in self._known:
             self._known[tail, phrases] = self._behind(tail, phrases)
         own, found = self._known[tail, phrases]
@@ -87,12 +131,39 @@ class PhraseTrees:
     def _is_cut_at_blanks(self) -> bool:
         return not any(_BLANK_WITHIN.search(token) for token in self._tokenizer.get_vocab())
 
-    def _behind(self, tail: str, phrases: Sequence[str]) -> tuple[list[int], Phrases | None]:
+    def _behind(self, tail: str, phrases: tuple[str, ...]) -> tuple[list[int], Phrases | None]:
         """Return the tokens of the end of a text and how phrases follow; None where a token of theirs straddles it."""
-        own, *paths = self._encoded([tail, *(tail + phrase for phrase in phrases)])
-        if any(path[: len(own)] != own or len(path) == len(own) for path in paths):
+        cuts = [self._cut(tail, phrase) for phrase in phrases]
+        heads = [phrase[:cut] for phrase, cut in zip(phrases, cuts, strict=True)]
+        own, *spelled = self._encoded([tail, *(tail + head for head in heads)])
+        n_own = len(own)
+        if any(ids[:n_own] != own or (head and len(ids) == n_own) for head, ids in zip(heads, spelled, strict=True)):
             return own, None
-        return own, _as_tree([path[len(own) :] for path in paths], [0] * len(paths))
+        # What stands before the blank differs little from text to text, and what stands behind it not at all.
+        beginnings = tuple(tuple(ids[n_own:]) for ids in spelled)
+        if (phrases, beginnings) not in self._trees:
+            rests = [self._rest(tail, phrase, cut) for phrase, cut in zip(phrases, cuts, strict=True)]
+            paths = [[*beginning, *(rest or ())] for beginning, rest in zip(beginnings, rests, strict=True)]
+            self._trees[phrases, beginnings] = _as_tree(paths, [0] * len(paths))
+        return own, self._trees[phrases, beginnings]
+
+    def _cut(self, tail: str, phrase: str) -> int:
+        """Return where a phrase can be cut, so that the rest is spelled alike behind any text; its end if nowhere."""
+        if not self._is_cut_at_blanks:
+            return len(phrase)
+        before = f"{tail[-1:]}{phrase}"
+        at = next((i for i in range(1, len(before)) if before[i] == " " != before[i - 1]), len(before))
+        cut = at - len(tail[-1:])
+        return len(phrase) if self._rest(tail, phrase, cut) is None else cut
+
+    def _rest(self, tail: str, phrase: str, cut: int) -> list[int] | None:
+        """Return the tokens of a phrase behind its cut; None if it cannot be cut there."""
+        if cut == len(phrase):
+            return []
+        if (phrase, cut) not in self._rests:
+            whole, head = self._encoded([tail + phrase, tail + phrase[:cut]])
+            self._rests[phrase, cut] = whole[len(head) :] if whole[: len(head)] == head else None
+        return self._rests[phrase, cut]
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of texts; the tokenizer is called once, for a call costs more than a short text."""
@@ -118,6 +189,30 @@ def _last_piece(text: str) -> str:
     return "" if pieces(f"{line}x")[-1] == "x" else pieces(line)[-1]
 
 
+def _blank_before(text: str, end: int) -> int:
+    """Return where the last run of blanks behind something else starts before a place; 0 without one."""
+    at = text.rfind(" ", 0, end + 1)
+    while at > 0 and text[at - 1] == " ":
+        at -= 1
+    return max(0, at)
+
+
 def _as_tree(paths: list[list[int]], firsts: list[int]) -> Phrases:
     order = sorted(range(len(paths)), key=lambda i: paths[i])
-    return Phrases(paths, firsts, order, pack([[0, *paths[i][:-1]] for i in order]))
+    tree = pack([[0, *paths[i][:-1]] for i in order])
+    places = [places for _, places in sorted(zip(order, tree.paths, strict=True))]
+    return Phrases(paths, firsts, places, tree, _edges(paths, firsts, places))
+
+
+def _edges(paths: list[list[int]], firsts: list[int], places: list[list[int]]) -> Edges:
+    walked = [list(zip(at, path, strict=True)) for at, path in zip(places, paths, strict=True)]
+    edges = sorted({edge for path in walked for edge in path})
+    number = {edge: i for i, edge in enumerate(edges)}
+    counted = [path[first:] for path, first in zip(walked, firsts, strict=True)]
+    return Edges(
+        np.array([place for place, _ in edges]),
+        np.array([token for _, token in edges]),
+        np.array([number[edge] for path in walked for edge in path]),
+        np.array([number[edge] for path in counted for edge in path]),
+        np.cumsum([0, *(len(path) for path in counted[:-1])]),
+    )

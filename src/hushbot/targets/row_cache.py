@@ -9,7 +9,6 @@ Voids it: a model that ignores a ready-made four-dimensional mask, or that keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
@@ -80,46 +79,6 @@ class RowCache:
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the length of the longest row before this step; transformers asks for it."""
         return max(self._lengths) - 1
-
-
-class BranchCache:
-    """What some rows have read, each its own number of tokens, behind which a few more are read once.
-
-    It stands in for a transformers cache in one forward pass; `fresh` then holds the new tokens' keys and values.
-    """
-
-    is_compileable = False
-
-    def __init__(self, memories: Sequence[KeysValues]) -> None:
-        self.lengths = [memory[0][0].shape[1] for memory in memories]
-        self._longest = max(self.lengths)
-        self._layers = [
-            (_stack([memory[i][0] for memory in memories]), _stack([memory[i][1] for memory in memories]))
-            for i in range(len(memories[0]))
-        ]
-        self.fresh: KeysValues = list(self._layers)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values, the new ones last; transformers calls it, hence the names."""
-        keys, values = self._layers[layer_idx]
-        self.fresh[layer_idx] = (key_states, value_states)
-        return torch.cat([keys, key_states], dim=2), torch.cat([values, value_states], dim=2)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens the longest row has read; transformers asks for it."""
-        return self._longest
-
-
-def _stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors (heads, length, width) as one, padded with zeros after each."""
-    heads, _, width = tensors[0].shape
-    longest = max(tensor.shape[1] for tensor in tensors)
-    stacked = tensors[0].new_zeros(len(tensors), heads, longest, width)
-    for row, tensor in enumerate(tensors):
-        stacked[row, :, : tensor.shape[1]] = tensor
-    return stacked
 
 
 def _empty_rows(like: Tensor, n_rows: int, capacity: int) -> Tensor:

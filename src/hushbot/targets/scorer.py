@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import AuditError
+from hushbot.intervals import IntArray
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.token_tree import Group, group, pack
 
@@ -28,7 +29,9 @@ _LEAST_POSITIONS = 64  # below this, reading the output embedding costs more tha
 _CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
 
 
-Measure: TypeAlias = Callable[[CausalLM, Tensor, Sequence[int], Sequence[int]], Tensor]
+Whole: TypeAlias = Sequence[int] | IntArray
+"""Whole numbers; where there are many, an array saves time."""
+Measure: TypeAlias = Callable[[CausalLM, Tensor, Whole, Whole], Tensor]
 """What is read of the tokens at some places: a number, or a row, for each."""
 
 
@@ -127,7 +130,7 @@ def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Sc
     return measure(model, features.flatten(0, 1), places, tokens)
 
 
-def log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
+def log_probabilities(model: CausalLM, features: Tensor, places: Whole, tokens: Whole) -> Tensor:
     """Return the log-probability of each token after what was read up to its place; places may repeat."""
     values = torch.empty(len(tokens), device=features.device)
     for order, rows, targets, table in _tables(model, features, places, tokens):
@@ -135,7 +138,7 @@ def log_probabilities(model: CausalLM, features: Tensor, places: Sequence[int], 
     return values
 
 
-def token_moments(model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]) -> Tensor:
+def token_moments(model: CausalLM, features: Tensor, places: Whole, tokens: Whole) -> Tensor:
     """Return the same beside mean and standard deviation of the log-probability of what may follow; a row per token."""
     values = torch.empty(len(tokens), 3, device=features.device)
     for order, rows, targets, table in _tables(model, features, places, tokens):
@@ -149,18 +152,18 @@ def token_moments(model: CausalLM, features: Tensor, places: Sequence[int], toke
 
 
 def _tables(
-    model: CausalLM, features: Tensor, places: Sequence[int], tokens: Sequence[int]
+    model: CausalLM, features: Tensor, places: Whole, tokens: Whole
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Yield log-probabilities over the vocabulary, a bounded number of positions at once, and which of them are asked:
     the place of each in the answer, its row and its token."""
-    distinct, which = torch.unique(torch.tensor(places), return_inverse=True)
-    order = torch.argsort(which)
+    distinct, which = torch.unique(torch.as_tensor(places), return_inverse=True)
+    order = torch.argsort(which, stable=True)
     most = _CPU_LOGITS_AT_ONCE if model.device.type == "cpu" else _LOGITS_AT_ONCE
     n_positions = max(_LEAST_POSITIONS, most // model.n_tokens)
     starts = range(0, len(distinct), n_positions)
     cuts = [*torch.searchsorted(which[order], torch.tensor(starts)).tolist(), len(order)]
     distinct, which, targets, order = (
-        t.to(features.device) for t in (distinct, which[order], torch.tensor(tokens)[order], order)
+        t.to(features.device) for t in (distinct, which[order], torch.as_tensor(tokens)[order], order)
     )
     for start, (low, high) in zip(starts, pairwise(cuts), strict=True):
         # log_softmax is one kernel, and half the time of logsumexp.

@@ -65,6 +65,11 @@ def pack(sequences: Sequence[Sequence[int]]) -> Packed:
     return Packed(ids, depths, ends, paths)
 
 
+def leaf(token: int) -> Packed:
+    """Return a single token as a row."""
+    return Packed([token], [0], [1], [[0]])
+
+
 def group(sequences: Sequence[list[int]], *, width: int, most: int) -> list[Group]:
     """Return all sequences in groups, those of one included.
 

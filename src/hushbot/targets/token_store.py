@@ -1,0 +1,152 @@
+"""Keys and values of tokens that many texts share: each token stands once, a text is the list of its tokens' slots.
+
+Guarantees: a text that goes on by some tokens costs those tokens' keys and values, whatever its length and however many
+texts go on from it; a pass behind many texts gathers what each has read with one copy per layer. Tokens that belong to
+no text any more are dropped when the store has grown to twice what was last kept (`TokenStore.tidy`), so it holds at
+most about twice what its texts do.
+
+Voids it: a model that keeps more than keys and values (`CausalLM.supports_branches` measures this).
+
+Source: Kwon et al. (2023), paged attention, with pages of one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hushbot.targets.row_cache import KeysValues
+
+_LEAST_SLOTS = 1024
+"""Below this many tokens, dropping some is not worth the copy."""
+
+
+class TokenStore:
+    """Keys and values by slot; slot 0 holds zeros, for what pads a batch."""
+
+    def __init__(self) -> None:
+        self._layers: KeysValues = []
+        self._n = 1
+        self._full_at = _LEAST_SLOTS
+
+    @property
+    def layers(self) -> KeysValues:
+        """Return keys and values of every layer, each of shape (slots, heads, width)."""
+        return self._layers
+
+    @property
+    def n_tokens(self) -> int:
+        """Return how many tokens are held, those of no text included."""
+        return self._n - 1
+
+    def add_text(self, memory: KeysValues, n: int) -> list[int]:
+        """Hold the first n tokens of a text that was read, tensors of shape (heads, tokens, width); return slots."""
+        return self._append([(keys[:, :n].transpose(0, 1), values[:, :n].transpose(0, 1)) for keys, values in memory])
+
+    def add(self, fresh: KeysValues, rows: Sequence[int], places: Sequence[int]) -> list[int]:
+        """Hold some tokens of a pass, tensors of shape (rows, heads, tokens, width); return their slots."""
+        device = fresh[0][0].device
+        at, which = torch.tensor(rows, device=device), torch.tensor(places, device=device)
+        return self._append([(keys[at, :, which], values[at, :, which]) for keys, values in fresh])
+
+    def tidy(self, texts: Iterable[list[int]]) -> None:
+        """Drop what belongs to no text, once that is worth it; lists of slots change in place."""
+        if self._n > self._full_at:
+            self.keep(texts)
+            self._full_at = max(_LEAST_SLOTS, 2 * self._n)
+
+    def keep(self, texts: Iterable[list[int]]) -> None:
+        """Drop all tokens but those of some texts, whose lists of slots change in place."""
+        lists = list({id(slots): slots for slots in texts}.values())
+        kept = np.unique(np.array([0, *(slot for slots in lists for slot in slots)]))
+        index = torch.from_numpy(kept)
+        self._layers = [
+            (keys.index_select(0, index.to(keys.device)), values.index_select(0, index.to(values.device)))
+            for keys, values in self._layers
+        ]
+        self._n = len(kept)
+        for slots in lists:
+            slots[:] = np.searchsorted(kept, slots).tolist()
+
+    def _append(self, tokens: KeysValues) -> list[int]:
+        start, end = self._n, self._n + len(tokens[0][0])
+        if not self._layers:
+            self._layers = [(_zeros(keys, 1), _zeros(values, 1)) for keys, values in tokens]
+        if end > len(self._layers[0][0]):
+            n_slots = max(end, 2 * len(self._layers[0][0]), _LEAST_SLOTS)
+            self._layers = [
+                (_longer(keys, n_slots, start), _longer(values, n_slots, start)) for keys, values in self._layers
+            ]
+        for (keys, values), (new_keys, new_values) in zip(self._layers, tokens, strict=True):
+            keys[start:end] = new_keys
+            values[start:end] = new_values
+        self._n = end
+        return list(range(start, end))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTexts:
+    """What some texts have read, in one store."""
+
+    store: TokenStore
+    slots: Sequence[list[int]]
+    """Per text the slots of its tokens; no text is empty."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return how many tokens each text has read."""
+        return [len(slots) for slots in self.slots]
+
+
+class BranchCache:
+    """What some texts have read, each its own number of tokens, behind which a few more are read once.
+
+    It stands in for a transformers cache in one forward pass; `fresh` then holds the new tokens' keys and values.
+
+    Args:
+        texts: What was read.
+        n_new: How many tokens of each are read now, padding included.
+    """
+
+    is_compileable = False
+
+    def __init__(self, texts: StoredTexts, n_new: int) -> None:
+        self._longest = max(texts.lengths)
+        self._layers = texts.store.layers
+        # Slots of padding are those of zeros: a masked NaN would still poison the weighted sum.
+        table = [[*slots, *[0] * (self._longest + n_new - len(slots))] for slots in texts.slots]
+        self._index = torch.tensor(table, device=self._layers[0][0].device)
+        self.fresh: KeysValues = list(self._layers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Return all keys and values, the new ones last; transformers calls it, hence the names."""
+        keys, values = self._layers[layer_idx]
+        self.fresh[layer_idx] = (key_states, value_states)
+        return self._behind(keys, key_states), self._behind(values, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many tokens the longest row has read; transformers asks for it."""
+        return self._longest
+
+    def _behind(self, stored: Tensor, fresh: Tensor) -> Tensor:
+        index = self._index.to(stored.device)  # the layers of a large model may lie on several devices
+        found = stored.index_select(0, index.flatten()).view(*index.shape, *stored.shape[1:])
+        found[:, self._longest :] = fresh.transpose(1, 2)
+        return found.transpose(1, 2)
+
+
+def _zeros(like: Tensor, n_slots: int) -> Tensor:
+    return like.new_zeros(n_slots, *like.shape[1:])
+
+
+def _longer(stored: Tensor, n_slots: int, n: int) -> Tensor:
+    """Return more slots, the first n of them as they were; the others are written before they are read."""
+    longer = stored.new_empty(n_slots, *stored.shape[1:])
+    longer[:n] = stored[:n]
+    return longer
