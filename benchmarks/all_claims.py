@@ -13,7 +13,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("packing.py", "dp_overhead.py", "schema_sampling.py", "scoring.py")
+SCRIPTS = (
+    "startup.py",
+    "packing.py",
+    "dp_overhead.py",
+    "sampling.py",
+    "schema_sampling.py",
+    "scoring.py",
+    "audit_cost.py",
+)
 _CLAIM = re.compile(r".+  goal .+  measured .+  (?:met|MISSED|missed)$")
 _COUNT = re.compile(r"(\d+) of (\d+) goals met")
 

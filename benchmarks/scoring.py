@@ -204,12 +204,12 @@ def count_tokens(baseline: Baseline, suffixes: Sequence[str]) -> tuple[int, int]
     return n_tokens, n_tokens - n_repeated
 
 
-def bare_seconds(bot: LocalTarget, n_tokens: int) -> float:
-    """Return what reading tokens costs in matrix products alone, the output embedding included."""
+def bare_seconds(bot: LocalTarget, n_tokens: int, *, n_rows: int = 2048) -> float:
+    """Return what reading tokens costs in matrix products alone, so many at once, the output embedding included."""
     layers = [module for module in bot.causal_lm.core.modules() if isinstance(module, torch.nn.Linear)]
-    n, best = 2048, float("inf")
+    best = float("inf")
     with torch.inference_mode():
-        inputs = [torch.randn(n, layer.in_features) for layer in layers]
+        inputs = [torch.randn(n_rows, layer.in_features) for layer in layers]
 
         def multiply() -> None:
             for layer, rows in zip(layers, inputs, strict=True):
@@ -217,7 +217,7 @@ def bare_seconds(bot: LocalTarget, n_tokens: int) -> float:
 
         for _ in range(5):
             best = min(best, cpu_seconds(multiply))
-    return best * n_tokens / n
+    return best * n_tokens / n_rows
 
 
 def vocabulary_claim(tokenizer: Any, suffixes: Sequence[str]) -> Claim:

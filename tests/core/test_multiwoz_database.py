@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hushbot.corpora.multiwoz import load_multiwoz
-from hushbot.corpora.multiwoz_database import MultiwozDatabase
+from hushbot.corpora.multiwoz_database import MultiwozDatabase, Table
 from hushbot.errors import DataError
 from hushbot.protocols import Database
 from hushbot.types import DialogueState, SlotValue
@@ -92,6 +93,53 @@ def test_venues(database: MultiwozDatabase, slots: dict[str, str], found: str) -
 def test_trains(database: MultiwozDatabase, slots: dict[str, str], found: str) -> None:
     asked = state(*(("train", slot, value) for slot, value in slots.items()))
     assert database.lookup(asked, NONE) == found
+
+
+def naive_rows(rows: list[dict[str, Any]], constraints: dict[str, str]) -> list[int]:
+    """Look at every row for every constraint, as the module's docstring defines them."""
+
+    def minutes(text: str) -> int | None:
+        hours, colon, rest = text.partition(":")
+        return int(hours) * 60 + int(rest) if colon and hours.isdigit() and rest.isdigit() else None
+
+    def meets(row: dict[str, Any], slot: str, value: str) -> bool:
+        cells = {name.lower(): cell for name, cell in row.items()}
+        values = value.split("|")
+        if slot not in {name.lower() for each in rows for name in each} or "dontcare" in values:
+            return True
+        if slot not in ("leaveat", "arriveby"):
+            return str(cells.get(slot)) in values
+        wanted = [time for each in values if (time := minutes(each)) is not None]
+        time = minutes(str(cells.get(slot)))
+        if not wanted or time is None:
+            return not wanted
+        return any(time >= each if slot == "leaveat" else time <= each for each in wanted)
+
+    return [i for i, row in enumerate(rows) if all(meets(row, slot, value) for slot, value in constraints.items())]
+
+
+def test_lookups_are_those_of_a_scan_of_every_row() -> None:
+    rng = random.Random(0)
+    times = ["05:00", "9:30", "12:00", "23:50", "24:41"]
+    rows: list[dict[str, Any]] = [
+        {"day": rng.choice(["monday", "sunday"]), "leaveAt": rng.choice(times), "arriveBy": rng.choice([*times, "?"])}
+        for _ in range(40)
+    ]
+    del rows[3]["leaveAt"], rows[5]["day"]
+    table = Table.of(rows)
+    offered = {
+        "day": ["monday", "sunday", "monday|sunday", "friday", "dontcare"],
+        "leaveat": [*times, "12:00|23:50", "after lunch", "after lunch|09:30", "dontcare|12:00"],
+        "arriveby": [*times, "05:00|23:50", "noon"],
+        "colour": ["red"],
+    }
+    n_found = []
+    for _ in range(200):
+        asked = {slot: rng.choice(offered[slot]) for slot in rng.sample(sorted(offered), rng.randint(0, 3))}
+        matching = table.matching(sorted(state(*(("train", slot, value) for slot, value in asked.items()))))
+        assert matching == naive_rows(rows, asked), asked
+        n_found.append(len(matching))
+    assert {0, len(rows)} < set(n_found), "some lookups part the rows"
 
 
 def test_only_the_changed_domains_are_looked_up(database: MultiwozDatabase) -> None:

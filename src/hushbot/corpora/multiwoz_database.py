@@ -26,6 +26,7 @@ from hushbot.types import DialogueState, SlotValue
 _SUFFIX = "_db"
 _NOT_VENUES = frozenset({"taxi"})
 _LABELS = ("name", "trainid", "department")
+_TIMES = ("leaveat", "arriveby")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})")
 
 
@@ -37,6 +38,8 @@ class Table:
     """What to call each row: a venue's name, a train's id."""
     rows_with: Mapping[str, Mapping[str, frozenset[int]]]
     """Row numbers for each column and lower-cased value."""
+    minutes: Mapping[str, Sequence[int | None]]
+    """Each row's time, for the columns that are compared as times."""
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -53,30 +56,37 @@ class Table:
                 index[name][cell.lower()].add(number)
             labels.append(next((cells[name] for name in _LABELS if cells.get(name)), ""))
         frozen = {name: {v: frozenset(n) for v, n in values.items()} for name, values in index.items()}
-        return cls(tuple(labels), frozen)
+        minutes = {name: _minutes_of_rows(frozen[name], len(labels)) for name in _TIMES if name in frozen}
+        return cls(tuple(labels), frozen, minutes)
 
     def matching(self, triplets: Sequence[SlotValue]) -> list[int]:
         """Return the numbers of the rows that meet every constraint, in file order."""
-        matches = frozenset(range(len(self.labels)))
+        allowed = [rows for triplet in triplets if (rows := self._allowed(triplet)) is not None]
+        matches = sorted(frozenset.intersection(*allowed)) if allowed else list(range(len(self.labels)))
+        # Times last: they are compared row by row, and by then few rows are left.
         for triplet in triplets:
-            allowed = self._allowed(triplet)
-            if allowed is not None:
-                matches &= allowed
-        return sorted(matches)
+            matches = self._in_time(matches, triplet)
+        return matches
 
     def _allowed(self, triplet: SlotValue) -> frozenset[int] | None:
-        """Return the rows that meet one constraint; None when it is none."""
+        """Return the rows that hold a constraint's value; None when it is none, or one on a time."""
         column = self.rows_with.get(triplet.slot.lower())
         values = [value.lower() for value in triplet.values]
-        if column is None or "dontcare" in values:
+        if column is None or triplet.slot.lower() in _TIMES or "dontcare" in values:
             return None
-        if triplet.slot.lower() not in ("leaveat", "arriveby"):
-            return frozenset().union(*(column.get(value, frozenset()) for value in values))
-        wanted = [minutes for value in values if (minutes := _minutes(value)) is not None]
-        if not wanted:
-            return None
-        is_start = triplet.slot.lower() == "leaveat"
-        return frozenset().union(*(rows for text, rows in column.items() if _meets(text, wanted, is_start=is_start)))
+        return frozenset().union(*(column.get(value, frozenset()) for value in values))
+
+    def _in_time(self, rows: list[int], triplet: SlotValue) -> list[int]:
+        """Return those of some rows that keep to a constraint on a time; all of them when it is none."""
+        minutes = self.minutes.get(triplet.slot.lower())
+        values = [value.lower() for value in triplet.values]
+        wanted = [time for value in values if (time := _minutes(value)) is not None]
+        if minutes is None or not wanted or "dontcare" in values:
+            return rows
+        # Any of several times may be meant: the earliest start, the latest arrival.
+        if triplet.slot.lower() == "leaveat":
+            return [row for row in rows if (time := minutes[row]) is not None and time >= min(wanted)]
+        return [row for row in rows if (time := minutes[row]) is not None and time <= max(wanted)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +147,9 @@ def _minutes(text: str) -> int | None:
     return int(match[1]) * 60 + int(match[2]) if match else None
 
 
-def _meets(text: str, wanted: Sequence[int], *, is_start: bool) -> bool:
-    time = _minutes(text)
-    if time is None:
-        return False
-    return any(time >= minutes if is_start else time <= minutes for minutes in wanted)
+def _minutes_of_rows(column: Mapping[str, frozenset[int]], n_rows: int) -> list[int | None]:
+    found: list[int | None] = [None] * n_rows
+    for text, rows in column.items():
+        for row in rows:
+            found[row] = _minutes(text)
+    return found

@@ -81,6 +81,7 @@ def alternatives(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value not in _ABSENT))
 
 
+@lru_cache(maxsize=4096)
 def normalise_name(name: str) -> str:
     """Return a domain or slot name as states spell it: `leaveAt` -> `leaveat`."""
     return name.strip().lower()
