@@ -41,5 +41,9 @@ class AuditError(HushbotError):
     """A measurement could not be made; the caller must report it as inconclusive, never as zero."""
 
 
+class MachineError(HushbotError):
+    """The machine refused: no room, no permission, no memory; what was finished is kept."""
+
+
 class PrivacyError(HushbotError):
     """A privacy guarantee would be void, so the run is refused."""

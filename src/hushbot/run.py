@@ -39,7 +39,7 @@ from pydantic import ValidationError
 
 from hushbot.errors import AuditError, DataError
 from hushbot.masking import mask_row
-from hushbot.storage import differences, float_leaves, plain_json, read_json, without_keys, write_atomically
+from hushbot.storage import differences, float_leaves, plain_json, read_json, read_yaml, without_keys, write_atomically
 from hushbot.types import AuditReport
 
 __all__ = [
@@ -182,10 +182,7 @@ class RunDirectory:
     @property
     def config(self) -> dict[str, Any]:
         """Return the configuration on disk."""
-        try:
-            config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise DataError(f"{self.config_path} cannot be read: {error}; restore it or start a new run") from error
+        config = read_yaml(self.config_path)
         if not isinstance(config, dict):
             raise DataError(f"{self.config_path} holds no mapping; restore it or start a new run")
         return config

@@ -76,6 +76,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file holds, as far as it is plain data.
+
+    Aliases are refused: a few lines of them stand for more than any memory holds, or for something that holds itself. A
+    key that stands twice is refused, too: the last one would silently win.
+
+    Raises:
+        DataError: The file cannot be read, or is no plain YAML.
+    """
+    import yaml  # not at the top: most readers of this module need none
+
+    from hushbot.plain_yaml import PlainLoader
+
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)  # a SafeLoader
+    except (OSError, ValueError, ArithmeticError, LookupError, RecursionError, yaml.YAMLError) as error:
+        # PyYAML leaves it to Python to refuse numbers and dates that are none.
+        raise DataError(f"{path} cannot be read: {error}; restore it or write it anew") from error
+
+
 def differences(found: Any, wanted: Any, key: str = "") -> Iterator[str]:
     """Say of each key in which two values differ what it is there and now; 1 and true differ."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):

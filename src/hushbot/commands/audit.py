@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hushbot.commands.train import say
+from hushbot.commands.train import print_end, say
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
+from hushbot.machine_faults import machine_faults
 from hushbot.run import RunDirectory, config_sha256
 from hushbot.types import AuditReport
 
@@ -23,7 +24,7 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     report = attack(config, audited, path, trust)
     write_page([path], path / "report.html")
     print_summary([report])
-    print(f"report: {path / 'report.html'}")
+    print_end(report, path)
 
 
 def out_path(config: dict[str, Any]) -> Path:
@@ -49,7 +50,7 @@ def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, tru
         if report.status == "complete":
             return report
         try:
-            with discreet(experiment.everybody, experiment.corpus.schema):
+            with discreet(experiment.everybody, experiment.corpus.schema), machine_faults():
                 target, report = load_target(config, audited, experiment, report, trust, say)
                 return suite.measure(experiment, target, directory, report, say)
         except HushbotError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import Any
 
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
+from hushbot.machine_faults import machine_faults
 from hushbot.run import config_sha256
+from hushbot.storage import read_json
 from hushbot.training.stack import build_stack, stack_name
 from hushbot.types import AuditReport
 
@@ -23,7 +24,7 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     path = run_path(config, trust)
     report = run(config, path, trust)
     print_summary([report])
-    print(f"report: {path / 'report.html'}")
+    print_end(report, path)
 
 
 def run_path(config: Mapping[str, Any], trust: Sequence[str] = ()) -> Path:
@@ -53,7 +54,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
         report = suite.start_report(experiment, directory)
         if report.status != "complete":
             try:
-                with discreet(experiment.everybody, experiment.corpus.schema):
+                with discreet(experiment.everybody, experiment.corpus.schema), machine_faults():
                     target, report = making.make_bot(experiment, config, directory, report, say, trust)
                     report = suite.measure_bot(experiment, settings, target, directory, report, say)
                     report = suite.measure(experiment, target, directory, report, say)
@@ -67,6 +68,14 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
     return report
 
 
+def print_end(report: AuditReport, path: Path) -> None:
+    """Print where the report's page is, and the hash that is the same where the same was found."""
+    from hushbot.report_hash import report_sha256
+
+    print(f"report: {path / 'report.html'}")
+    print(f"report sha256: {report_sha256(report)} (of what was found; docs/reproducing.md says what may differ)")
+
+
 def say(line: str) -> None:
     """Print one line of progress."""
     print(line, file=sys.stderr, flush=True)
@@ -74,5 +83,5 @@ def say(line: str) -> None:
 
 def cell(path: Path) -> None:
     """Run one arm of a comparison, in its own process: a JSON file of config, path and trusted packages."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     run(content["config"], Path(content["path"]), content["trust"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         try:
             checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # a damaged archive makes torch fail in any way there is
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise HushbotError(
                 f"{path} is no checkpoint that can be read ({reason}); delete it to train from the start"
