@@ -39,7 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def _fuzzing() -> Any:
     spec = importlib.util.spec_from_file_location("fuzzing", Path(__file__).with_name("fuzzing.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["fuzzing"] = module  # a NamedTuple looks its module up
     spec.loader.exec_module(module)
@@ -101,7 +102,10 @@ def answer_to(body: Mapping[str, Any]) -> dict[str, Any]:
             if body.get("logprobs") is not None:
                 scores: list[float | None] = [-1.0] * len(text)
                 scores[:1] = [None] if body.get("echo") else scores[:1]
-                best = [None if score is None else {token: score, "q": -2.5} for token, score in zip(text, scores, strict=True)]
+                best = [
+                    None if score is None else {token: score, "q": -2.5}
+                    for token, score in zip(text, scores, strict=True)
+                ]
                 choices[-1]["logprobs"] = {"tokens": list(text), "token_logprobs": scores, "top_logprobs": best}
     return {"id": "x", "choices": choices, "usage": {"completion_tokens": n_new}}
 
@@ -187,7 +191,13 @@ def test_bytes_of_a_server(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
     from hushbot.targets.connection import Connection, EndpointError, Pace, read_retry_after
 
     sound = json.dumps(answer_to({"prompt": "a"})).encode()
-    dates = [b"7", b"1.5", b"Mon, 30 Nov 2026 12:00:00 GMT", b"Mon, 30 Nov 9999 12:00:00 -0000", b"Mon, 1 Jan 1 0:0:0 +2359"]
+    dates = [
+        b"7",
+        b"1.5",
+        b"Mon, 30 Nov 2026 12:00:00 GMT",
+        b"Mon, 30 Nov 9999 12:00:00 -0000",
+        b"Mon, 1 Jan 1 0:0:0 +2359",
+    ]
     said: list[bytes] = []
     server = httpx2.MockTransport(lambda _: httpx2.Response(200, content=said[0]))
     connection = Connection("http://localhost:1/v1", pace=Pace(n_tries=1))
@@ -211,7 +221,15 @@ def test_bytes_of_a_server(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requests_to_our_own_server(tell: Tell) -> None:
     from hushbot.serving.requests import RequestError, read_chat, read_completion
 
-    completion = {"model": "bot", "prompt": ["a", "b"], "n": 2, "max_tokens": 4, "echo": True, "logprobs": 1, "stop": ["\n"]}
+    completion = {
+        "model": "bot",
+        "prompt": ["a", "b"],
+        "n": 2,
+        "max_tokens": 4,
+        "echo": True,
+        "logprobs": 1,
+        "stop": ["\n"],
+    }
     chat = {"model": "bot", "messages": [{"role": "user", "content": "hi"}], "top_logprobs": 2, "logprobs": True}
 
     def read(body: bytes) -> None:
@@ -281,9 +299,7 @@ REPORT = {
     "utility": {"joint_goal_accuracy": HALF, "bleu": NONE},
     "utility_protocol": {"dontcare": "strict"},
     "utility_by_domain": {"hotel": {"joint_goal_accuracy": HALF}},
-    "utility_units": {
-        "joint_goal_accuracy": {"rule": "ratio", "documents": ["a"], "values": [1.0], "weights": [2.0]}
-    },
+    "utility_units": {"joint_goal_accuracy": {"rule": "ratio", "documents": ["a"], "values": [1.0], "weights": [2.0]}},
     "training": [{"epoch": 1, "training_loss": 1.0, "calibration_loss": 1.5, "measured": {"membership/auc": HALF}}],
     "attacks": {
         "membership": ATTACK,
@@ -315,9 +331,7 @@ def test_reports_are_read_or_refused(tmp_path: Path, tell: Tell) -> None:
     tell("reports", hunt(read, taking_turns(*streams), seconds=seconds(2), place=str(path)))
 
 
-def test_whatever_report_can_be_read_can_be_shown(
-    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_report_can_be_read_can_be_shown(tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
     from hushbot.evaluation.card import write_card
     from hushbot.evaluation.page import write_page
     from hushbot.evaluation.report import print_summary
@@ -387,7 +401,10 @@ MANIFEST = {
     "version": 1,
     "seed": 0,
     "data_sha256": "a",
-    **dict.fromkeys(("members", "nonmembers", "calibration", "controls"), ["d1", "d2"]),
+    "members": ["d1", "d2"],
+    "nonmembers": ["d3", "d4"],
+    "calibration": [],
+    "controls": ["d5"],
     "canary_coins": {"c1": True},
     "near_duplicates": [],
     "notes": ["x"],
@@ -435,9 +452,7 @@ def test_ledgers(tmp_path: Path, tell: Tell) -> None:
     from hushbot.training.ledger import LedgerHeader, PrivacyLedger, read_history
 
     path = tmp_path / "privacy_ledger.jsonl"
-    header = LedgerHeader(
-        data_fingerprint="f", noise_multiplier=1.0, sample_rate=0.1, max_grad_norm=1.0, n_dialogues=8
-    )
+    header = LedgerHeader(data_fingerprint="f", noise_multiplier=1.0, sample_rate=0.1, max_grad_norm=1.0, n_dialogues=8)
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
@@ -562,11 +577,23 @@ def test_model_folders(tmp_path: Path, tell: Tell) -> None:
 # What is typed
 
 
-WORDS = ("recipe", "attack", "trainer.max_epochs", "seed", "data", "~attack.membership", "+x", "backbone", "split.members")
+WORDS = (
+    "recipe",
+    "attack",
+    "trainer.max_epochs",
+    "seed",
+    "data",
+    "~attack.membership",
+    "+x",
+    "backbone",
+    "split.members",
+)
 
 
 def test_overrides(tell: Tell) -> None:
-    values = [f"{word}={value}".encode() for word in WORDS for value in ("turn_level", "1", "[a,b]", "${seed}", "{a: 1}")]
+    values = [
+        f"{word}={value}".encode() for word in WORDS for value in ("turn_level", "1", "[a,b]", "${seed}", "{a: 1}")
+    ]
 
     def read(content: bytes) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))

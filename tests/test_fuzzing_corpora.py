@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def _fuzzing() -> Any:
     spec = importlib.util.spec_from_file_location("fuzzing", Path(__file__).with_name("fuzzing.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["fuzzing"] = module  # a NamedTuple looks its module up
     spec.loader.exec_module(module)
@@ -72,7 +73,8 @@ SCHEMA = [
         "intents": [],
     }
 ]
-ACTS = {"1_0": {"1": {"dialog_act": {"Cafes-Inform": [["name", "Blue Lantern"]]}, "span_info": [["a", "b", "c", 1, 2]]}}}
+ACT = {"dialog_act": {"Cafes-Inform": [["name", "Blue Lantern"]]}, "span_info": [["a", "b", "c", 1, 2]]}
+ACTS = {"1_0": {"1": ACT}}
 METADATA = {
     "restaurant": {
         "book": {"booked": [{"name": "blue lantern", "reference": "A1B2C3"}], "people": "2", "day": "monday"},
@@ -261,6 +263,10 @@ def test_files_of_unknown_format(tmp_path: Path, tell: Tell) -> None:
     tell("files", hunt(read, taking_turns(*streams), seconds=seconds(2), place=str(tmp_path)))
 
 
+def unpacked(path: Path) -> Any:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
 @pytest.mark.shared
 def test_real_files(shared_dir: Path, tmp_path: Path, tell: Tell) -> None:
     data, cases = shared_dir / "data", shared_dir / "cases"
@@ -270,8 +276,8 @@ def test_real_files(shared_dir: Path, tmp_path: Path, tell: Tell) -> None:
         seeds["multiwoz21"] = [dict([item]) for item in list(whole.items())[:6]]
     seeds["multiwoz21"] += [json.loads(path.read_text()) for path in sorted(cases.glob("0[123]_mw21_*s.json"))]
     seeds["multiwoz22"] = [[one] for one in json.loads((data / "multiwoz22/dialogues_5_examples.json").read_text())]
-    seeds["sgd"] = [[one] for one in json.loads(gzip.open(data / "sgd/dev/dialogues_007.json.gz").read())[:6]]
-    seeds["hr_multiwoz"] = [[one] for one in json.loads(gzip.open(data / "hr_multiwoz/hr_multiwoz.json.gz").read())[:6]]
+    seeds["sgd"] = [[one] for one in unpacked(data / "sgd/dev/dialogues_007.json.gz")[:6]]
+    seeds["hr_multiwoz"] = [[one] for one in unpacked(data / "hr_multiwoz/hr_multiwoz.json.gz")[:6]]
     dummies = sorted((data / "unified" / "dummy").glob("*.json"))
     seeds["unified"] = [json.loads(path.read_text())[:1] for path in dummies]
     paths = {name: tmp_path / name / "dialogues_001.json" for name in seeds}
