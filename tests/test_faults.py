@@ -205,7 +205,7 @@ def test_an_arm_without_memory_stops_no_other(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ("recipe=turn_level", "trainer.learning_rate=1e38", "trainer.max_grad_norm=null")
+    settings = ("recipe=turn_level", "trainer.learning_rate=1e20", "trainer.max_grad_norm=null")
     assert main(["train", *SMALL, *settings, f"run={tmp_path / 'run'}"]) == 1
     said = capsys.readouterr().err
     assert "must be finite" in said or "not finite" in said

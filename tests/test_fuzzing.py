@@ -444,7 +444,8 @@ def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
 LEDGER = (
     b'{"ledger": "ab", "data_fingerprint": "f", "noise_multiplier": 1.0, "sample_rate": 0.1, "max_grad_norm": 1.0, '
     b'"n_dialogues": 8, "is_insecure": false, "started": "2026-01-01T00:00:00+00:00"}\n'
-    b'{"step": 1, "noise_multiplier": 1.0, "sample_rate": 0.1}\n{"step": 2, "noise_multiplier": 1.0, "sample_rate": 0.1}\n'
+    b'{"step": 1, "noise_multiplier": 1.0, "sample_rate": 0.1}\n'
+    b'{"step": 2, "noise_multiplier": 1.0, "sample_rate": 0.1}\n'
 )
 
 

@@ -57,6 +57,8 @@ def machine_faults() -> Iterator[None]:
 
 def told(error: BaseException) -> str | None:
     """Return a failure of the machine in words; None for any other error."""
+    if "inline_container" in str(error) and isinstance(error.__context__, OSError):
+        error = error.__context__  # what torch could not write, in Python's own words
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}; {_REMEDIES[error.errno]}, {_AGAIN}"

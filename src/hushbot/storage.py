@@ -18,6 +18,8 @@ from typing import Any
 from hushbot.errors import ConfigError, DataError
 
 _MISSING = object()
+_MOST_DIGITS = 300
+"""Of a whole number: more than that is no count, and no float holds it."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -65,8 +67,13 @@ def read_json(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON number")
 
+    def whole_number(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            raise ValueError(f"a number of {len(digits)} digits")
+        return int(digits)
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse, parse_int=whole_number)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; the run has not come that far") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hushbot.commands.train import print_end, say
+from hushbot.commands.train import say
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
 from hushbot.machine_faults import machine_faults
@@ -17,7 +17,7 @@ from hushbot.types import AuditReport
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, attack, print the table."""
     from hushbot.evaluation.audited import chosen
-    from hushbot.evaluation.report import print_summary, write_page
+    from hushbot.evaluation.report import print_end, print_summary, write_page
 
     config, audited = chosen(compose("audit", overrides, config_dir=config_dir), trust)
     path = out_path(config)

@@ -18,7 +18,7 @@ from hushbot.types import AuditReport
 
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, run, and print the table."""
-    from hushbot.evaluation.report import print_summary
+    from hushbot.evaluation.report import print_end, print_summary
 
     config = compose("train", overrides, config_dir=config_dir)
     path = run_path(config, trust)
@@ -66,14 +66,6 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
             return report
     write_page([path], page)
     return report
-
-
-def print_end(report: AuditReport, path: Path) -> None:
-    """Print where the report's page is, and the hash that is the same where the same was found."""
-    from hushbot.report_hash import report_sha256
-
-    print(f"report: {path / 'report.html'}")
-    print(f"report sha256: {report_sha256(report)} (of what was found; docs/reproducing.md says what may differ)")
 
 
 def say(line: str) -> None:

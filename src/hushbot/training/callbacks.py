@@ -31,11 +31,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = target.with_name(f"{target.name}.tmp")
-        with scratch.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, target)
+        try:
+            with scratch.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, target)
+        except BaseException:
+            scratch.unlink(missing_ok=True)  # on a full disk, the room is needed for what is whole
+            raise
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """Read tensors and plain values; anything else in the file is refused.
