@@ -86,7 +86,7 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(
     assert main(list(base(sound))) == 0
     monkeypatch.setattr(os, "fsync", sync)
     folder, n_failures, known = tmp_path / "full", 0, 0
-    for room in (0, 3, 8, 10**6):  # writes that succeed before the disk is full; each start goes on where the last stopped
+    for room in (0, 3, 8, 10**6):  # writes before the disk is full; each start goes on where the last one stopped
         left[0] = room
         capsys.readouterr()
         code = main(list(base(folder)))
