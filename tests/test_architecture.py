@@ -11,7 +11,8 @@ FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
     | {"values", "permutation", "discretion", "machine_faults"},
-    {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"} | {"installation"}
+    {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"}
+    | {"installation"}
     | {"plain_yaml", "report_hash"},
     {"recipes", "attacks"},
     {"evaluation"},

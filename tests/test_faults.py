@@ -261,7 +261,7 @@ def test_an_endpoint_may_go_away_for_a_while_or_for_good(
                 *("audit", "target=http", f"url={url}", "model=bot", f"run={run}", f"out={tmp_path / out}"),
                 *("attack=[blind,untargeted_extraction]", "attack.blind.n_draws=200", "attack.blind.n_permutations=99"),
                 "attack.untargeted_extraction.decoders=[vanilla]",
-                *("attack.untargeted_extraction.n_samples=12", "attack.untargeted_extraction.k=5"),
+                *("attack.untargeted_extraction.n_samples=20", "attack.untargeted_extraction.k=20"),
                 "attack.untargeted_extraction.max_new_tokens=6",
                 *(f"pace.n_tries={n_tries}", "pace.pause=0", "pace.n_workers=1"),
             ]
@@ -277,6 +277,7 @@ def test_an_endpoint_may_go_away_for_a_while_or_for_good(
     assert audit("good", 2) == 1
     said = capsys.readouterr().err
     assert "was not reached" in said
+    assert "what is finished is kept" in said
     assert "Traceback" not in said
     kept = json.loads((tmp_path / "good" / "report.json").read_text(encoding="utf-8"))
     assert kept["status"] == "failed"

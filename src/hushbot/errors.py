@@ -45,5 +45,9 @@ class MachineError(HushbotError):
     """The machine refused: no room, no permission, no memory; what was finished is kept."""
 
 
+class OutageError(HushbotError):
+    """A server went away. No finding about a bot: the audit ends, keeps what it has, and the same command goes on."""
+
+
 class PrivacyError(HushbotError):
     """A privacy guarantee would be void, so the run is refused."""

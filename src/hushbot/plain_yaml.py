@@ -18,7 +18,7 @@ class PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Refuse an alias."""
         if self.check_event(yaml.events.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
+            line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
             raise yaml.YAMLError(f"an alias (*name) in line {line}; write out what it stands for")
         return super().compose_node(parent, index)
 
