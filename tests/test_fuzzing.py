@@ -74,7 +74,7 @@ def test_states(tell: Tell) -> None:
         read_changes(text)
         parse_state(text)
 
-    tell("states", hunt(read, _texts(), seconds=seconds(2)))
+    tell("states", hunt(read, _texts(), seconds=seconds(1.5)))
 
 
 @settings(deadline=2000, max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -181,7 +181,7 @@ def test_doctor_never_raises_for_what_a_server_answers(tell: Tell, monkeypatch: 
             bot.sample(["Hello"], n=2, max_new_tokens=4, decoding=Decoding(), seed=0)
             bot.logprobs(["Hello"], [" there"])
 
-    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(4))
+    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(3))
     tell("doctor", found)
 
 
@@ -238,7 +238,7 @@ def test_requests_to_our_own_server(tell: Tell) -> None:
                 reader(body)
 
     streams = as_json(mutated_values([completion, chat], SEED)), mutated_bytes([json.dumps(chat).encode()], SEED)
-    tell("requests", hunt(read, taking_turns(*streams), seconds=seconds(2)))
+    tell("requests", hunt(read, taking_turns(*streams), seconds=seconds(1)))
 
 
 # What lies in run directories
@@ -349,7 +349,7 @@ def test_whatever_report_can_be_read_can_be_shown(tmp_path: Path, tell: Tell, mo
         print_summary([report])
 
     inputs = mutated_values(reports(), SEED, is_gentle=True)
-    tell("shown reports", hunt(read, inputs, seconds=seconds(4), place=str(run)))
+    tell("shown reports", hunt(read, inputs, seconds=seconds(3), place=str(run)))
 
 
 def test_whatever_reports_can_be_read_can_be_compared(tmp_path: Path, tell: Tell) -> None:
@@ -367,7 +367,7 @@ def test_whatever_reports_can_be_read_can_be_compared(tmp_path: Path, tell: Tell
         tradeoff_csv(rows_of(both), comparison.standings)
 
     inputs = mutated_values(reports(), SEED, is_gentle=True)
-    tell("compared reports", hunt(read, inputs, seconds=seconds(4), place=str(path)))
+    tell("compared reports", hunt(read, inputs, seconds=seconds(2), place=str(path)))
 
 
 BUDGET_SEED = {
@@ -389,7 +389,7 @@ def test_budgets(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(BUDGET_SEED).encode()
     streams = as_yaml(mutated_values([BUDGET_SEED], SEED)), mutated_bytes([good], SEED)
-    tell("budgets", hunt(read, taking_turns(*streams), seconds=seconds(2), place=str(path)))
+    tell("budgets", hunt(read, taking_turns(*streams), seconds=seconds(1.5), place=str(path)))
 
 
 def as_yaml(values: Iterator[Any]) -> Iterator[bytes]:
@@ -438,7 +438,7 @@ def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(config).encode()
     streams = as_yaml(mutated_values([config], SEED)), mutated_bytes([good], SEED)
-    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(6)))
+    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(3)))
 
 
 LEDGER = (
@@ -516,7 +516,7 @@ def test_records_files(tmp_path: Path, tell: Tell) -> None:
         path.write_bytes(content)
         read_records(run)
 
-    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(2), place=str(path))
+    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(1.5), place=str(path))
     tell("records", found)
 
 
@@ -549,7 +549,7 @@ def test_checkpoints(tmp_path: Path, tell: Tell) -> None:
         path.write_bytes(content)
         reader.load_checkpoint(path)
 
-    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(2), place=str(path))
+    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(1.5), place=str(path))
     tell("checkpoints", found)
 
 
@@ -572,7 +572,7 @@ def test_model_folders(tmp_path: Path, tell: Tell) -> None:
             (folder / name).write_bytes(goods[name])
 
     streams = [named(name, mutated_bytes([goods[name]], SEED)) for name in (*small, "model.safetensors")]
-    tell("model folders", hunt(read, taking_turns(*streams), seconds=seconds(4), place=str(folder)))
+    tell("model folders", hunt(read, taking_turns(*streams), seconds=seconds(3), place=str(folder)))
 
 
 # What is typed
@@ -599,4 +599,4 @@ def test_overrides(tell: Tell) -> None:
     def read(content: bytes) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))
 
-    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(6)))
+    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(3)))

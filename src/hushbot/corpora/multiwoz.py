@@ -315,7 +315,7 @@ def _domains(goal: Mapping[str, Any] | None, turns: Sequence[Turn]) -> tuple[str
 
 
 def _ontology(files: Mapping[str, Location]) -> list[Slot]:
-    slots = []
+    slots: list[Slot] = []
     for name in sorted(files):
         if _ONTOLOGY_FILE.fullmatch(name):
             content = read_json(*files[name])
