@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hushbot.types import AttackResult, AuditReport, Estimate
+from hushbot.types import AttackResult, AuditReport, Estimate, as_estimate
 
 ALL_SEEDS = "all"
 MIXED = "mixed"
@@ -74,8 +74,8 @@ def control_of(name: str, attack: AttackResult) -> tuple[str, Estimate | None]:
     for label in ("nonmembers", "base"):
         numbers = attack.control.get(label)
         found = numbers.get(wanted) if isinstance(numbers, Mapping) else None
-        if isinstance(found, Mapping | Estimate):
-            return label, Estimate.model_validate(found)
+        if (estimate := as_estimate(found)) is not None:
+            return label, estimate
     return "", None
 
 

@@ -23,7 +23,7 @@ from hushbot.evaluation.card_rerun import how_to_rerun, rerun_command
 from hushbot.evaluation.card_words import NOT_MEASURED, bullets, cells, data_name, plain, table
 from hushbot.evaluation.tradeoff import arm_name, control_of, is_foreign
 from hushbot.run import write_atomically
-from hushbot.types import AttackResult, AuditReport, Estimate, PrivacyInfo
+from hushbot.types import AttackResult, AuditReport, PrivacyInfo, as_estimate
 
 __all__ = [
     "ATTACKS",
@@ -192,8 +192,8 @@ def _split_alone(report: AuditReport) -> Iterator[str]:
 def _blind_numbers(blind: Mapping[str, object]) -> Iterator[str]:
     """Yield every area under a curve in a blind block, with its interval."""
     for key, number in blind.items():
-        if key.endswith("auc") and isinstance(number, Mapping | Estimate):
-            value, interval, n = cells(Estimate.model_validate(number))
+        if key.endswith("auc") and (estimate := as_estimate(number)) is not None:
+            value, interval, n = cells(estimate)
             yield f"`{plain(key)}` {value}" + (f" ({interval}, n = {n})" if value != NOT_MEASURED else "")
 
 

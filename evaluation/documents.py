@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from hushbot.corpora.split import SIDES
+from hushbot.errors import DataError
 from hushbot.masking import mask_row
 from hushbot.types import AttackResult, Units
 
@@ -32,7 +33,16 @@ ID_COLUMNS = ("dialogue_id", "document_id")
 
 
 def split_sha256(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of who is on which side of which data; order and canaries do not matter."""
+    """Return the hash of who is on which side of which data; order and canaries do not matter.
+
+    Raises:
+        DataError: The manifest lacks a side, or a side is no list of ids.
+    """
+    for key in ("data_sha256", *SIDES):
+        found = manifest.get(key)
+        ids = [found] if key == "data_sha256" else found
+        if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
+            raise DataError(f"manifest.json: {key} is missing or damaged; restore the file or start a new run")
     content = {"data_sha256": manifest["data_sha256"], **{side: sorted(manifest[side]) for side in SIDES}}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hushbot.errors import ConfigError
+from hushbot.errors import ConfigError, DataError
 from hushbot.evaluation.experiment import Say
 from hushbot.protocols import RunTracker, Tracker
 from hushbot.storage import read_json, write_atomically
@@ -66,6 +66,8 @@ class Progress:
     def __init__(self, path: Path, prefix: str) -> None:
         self.path = path
         found = read_json(path) if path.exists() else {}
+        if not isinstance(found.get("logged", []), list):
+            raise DataError(f"{path}: logged is no list; delete the file, and everything is logged once more")
         self.id = str(found.get("id") or f"{prefix}-{secrets.token_hex(4)}")
         """The run's name on the dashboard: of this run directory alone, and the same when it is resumed."""
         self.is_resumed = bool(found)

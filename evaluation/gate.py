@@ -12,14 +12,14 @@ What voids it: what the budget does not name is not judged. A report that somebo
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hushbot.errors import ConfigError
+from hushbot.errors import ConfigError, DataError
+from hushbot.storage import read_yaml
 from hushbot.types import AttackResult, AuditReport, Estimate, Metric
 
 HEADLINE = "headline"
@@ -110,9 +110,9 @@ def read_budget(path: Path) -> Budget:
         ConfigError: There is no such file, or it holds something else; all problems at once.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_OneOfEachKey)  # a SafeLoader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"budget={path} cannot be read: {error}; give a YAML file, see docs/gate.md") from error
+        content = read_yaml(path)
+    except DataError as error:
+        raise ConfigError(f"budget={error}; see docs/gate.md") from error
     try:
         return Budget.model_validate(content)
     except ValidationError as error:
@@ -210,18 +210,3 @@ def _problem(path: Path, problem: Any) -> str:
     shown = f"{key}={problem['input']!r}: " if key else ""
     hint = "; YAML reads 1e-5 as a text, write 1.0e-5" if problem["type"] == "float_type" else ""
     return f"budget={path}: {shown}{problem['msg']}{hint}"
-
-
-class _OneOfEachKey(yaml.SafeLoader):
-    """Safe YAML in which a key that stands twice is an error: the last one would silently win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # the loader itself refuses it
-            if key in seen:
-                raise yaml.YAMLError(f"{key!r} stands twice in line {key_node.start_mark.line + 1}")
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from hushbot.evaluation.page_charts import RIGHT, WIDTH, Axis, bar, figure, linear_ticks, number_text, shape_path
 from hushbot.evaluation.page_curves import SIDE_NAMES, SIDE_SHAPES, SIDES
 from hushbot.evaluation.wording import show
-from hushbot.types import AttackResult, Estimate
+from hushbot.types import AttackResult, Estimate, as_estimate
 
 DIMENSIONS = {
     "domain": "domain",
@@ -86,9 +86,9 @@ def _sliced(numbers: Mapping[str, object]) -> Iterator[tuple[str, str, str, Esti
     """Yield dimension, name, metric and number of every measured slice."""
     for key, number in numbers.items():
         match = re.fullmatch(rf"(?:(.+)/)?({'|'.join(DIMENSIONS)})=([^/]*)(?:/(.+))?", key)
-        if match is None or not isinstance(number, Mapping | Estimate):
+        estimate = as_estimate(number)
+        if match is None or estimate is None:
             continue
-        estimate = Estimate.model_validate(number)
         metric = "/".join(part for part in (match[1], match[4]) if part)
         if estimate.value is not None and metric:
             yield match[2], match[3], metric, estimate

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from hushbot.evaluation.page_charts import N_TONES, SHAPES, Axis, Line, Mark, line_chart
 from hushbot.evaluation.wording import show
-from hushbot.types import AttackResult, AuditReport, Estimate, TrainingEpoch, Units
+from hushbot.types import AttackResult, AuditReport, Estimate, TrainingEpoch, Units, as_estimate
 
 
 class Family(NamedTuple):
@@ -77,9 +77,9 @@ def points_of(family: Family, numbers: Numbers) -> dict[str, list[tuple[float, E
     points: dict[str, list[tuple[float, Estimate]]] = {}
     for key, number in numbers.items():
         match = pattern.fullmatch(key)
-        if match is None or not isinstance(number, Mapping | Estimate):
+        estimate = as_estimate(number)
+        if match is None or estimate is None:
             continue
-        estimate = Estimate.model_validate(number)
         if estimate.value is not None:
             points.setdefault(match[1] or "", []).append((float(match[2]), estimate))
     return {stem: sorted(line, key=lambda point: point[0]) for stem, line in points.items()}

@@ -20,6 +20,7 @@ from hushbot.evaluation.run_reports import RunReports, read_reports
 from hushbot.evaluation.sheets import metrics_csv, roc_csv
 from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
 from hushbot.evaluation.wording import NOT_MEASURED, guarantee, show, summary
+from hushbot.report_hash import report_sha256
 from hushbot.run import write_atomically
 from hushbot.types import AuditReport, Metric
 
@@ -97,6 +98,12 @@ def _attack_cell(report: AuditReport, name: str) -> str:
     lines = [_lines(attack.headline.estimate)]
     lines += [f"chance ({label}):", _lines(control)] if control is not None else []
     return "\n".join([*lines, attack.verdict.replace("_", " ")])
+
+
+def print_end(report: AuditReport, path: Path) -> None:
+    """Print where the report's page is, and the hash that is the same where the same was found."""
+    print(f"report: {path / 'report.html'}")
+    print(f"report sha256: {report_sha256(report)} (of what was found; docs/reproducing.md says what may differ)")
 
 
 class Compared(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from hushbot.evaluation import paper_tods as paper
-from hushbot.types import AttackResult, AuditReport, Estimate, Metric
+from hushbot.types import AttackResult, AuditReport, Estimate, Metric, as_estimate
 
 UNTARGETED, TARGETED, PROBE = "untargeted_extraction", "targeted_extraction", "schema_probe"
 GOLD, SWEEP = "targeted_gold", "targeted_sweep"
@@ -61,9 +61,7 @@ def chance_of(attack: AttackResult | None, key: str, side: str = "nonmembers") -
 def metric_in(numbers: object, key: str) -> Metric:
     """Return a number of a control or a blind baseline, which a report on disk holds as plain mappings."""
     found = numbers.get(key) if isinstance(numbers, Mapping) else None
-    if isinstance(found, Mapping):
-        return Estimate.model_validate(found)
-    return found if isinstance(found, Estimate | int | float) else None
+    return found if isinstance(found, int | float) else as_estimate(found)
 
 
 def number(attack: AttackResult | None, key: str, names: tuple[str, str, str], side: str = "nonmembers") -> Number:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from pyarrow import ArrowException
 
 from hushbot.errors import DataError
 from hushbot.evaluation import paper_tods as paper
@@ -77,10 +78,10 @@ def read_records(directory: RunDirectory) -> dict[str, pd.DataFrame]:
         if path.is_file():
             try:
                 frame = pd.read_parquet(path)
-            except (OSError, ValueError) as error:
+                # A continuation that says nothing new is no completion: it has no score and enters no precision.
+                frames[name] = frame[frame["n_new"] > 0] if "n_new" in frame else frame
+            except (OSError, ValueError, TypeError, KeyError, ArrowException) as error:
                 raise DataError(f"{path} cannot be read: {error}; restore it or audit again") from error
-            # A continuation that says nothing new is no completion: it has no score and enters no precision.
-            frames[name] = frame[frame["n_new"] > 0] if "n_new" in frame else frame
     return frames
 
 

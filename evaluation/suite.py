@@ -10,6 +10,7 @@ What voids them: changing code or weights between two starts of the same run.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -288,10 +289,14 @@ def finish(experiment: Experiment, directory: RunDirectory, report: AuditReport)
 
 
 def fail(directory: RunDirectory, report: AuditReport, error: HushbotError) -> None:
-    """Keep what was measured, and say what went wrong."""
+    """Keep what was measured, and say what went wrong.
+
+    A full disk takes no report either: then the one that is there stays, and the error is told all the same.
+    """
     report = report.model_copy(update={"status": "failed", "error": str(error)})
-    directory.write_report(report)
-    write_card(report, directory.path)
+    with contextlib.suppress(OSError):
+        directory.write_report(report)
+        write_card(report, directory.path)
 
 
 def _with_attack(report: AuditReport, name: str, result: AttackResult, seconds: float) -> AuditReport:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from hushbot.composition import decisive
+from hushbot.errors import DataError
 from hushbot.masking import mask_row
 from hushbot.types import AttackResult, AuditReport, Estimate, Headline, TrainingEpoch
 
@@ -104,7 +105,10 @@ def shown_records(folder: Path, result: AttackResult, config: Mapping[str, Any],
         return []
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(folder / result.records).slice(0, limit).to_pylist()
+    path = folder / result.records
+    if not path.resolve().is_relative_to(folder.resolve()):  # a report may be anybody's
+        raise DataError(f"{folder}: its report names records outside of it; restore the report or audit again")
+    rows = pq.read_table(path).slice(0, limit).to_pylist()
     if config.get("reveal", True):  # in the clear on disk, or nobody says that they are masked
         rows = [mask_row(row) for row in rows]
     return [{name: _cell(cell) for name, cell in row.items()} for row in rows]

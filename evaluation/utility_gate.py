@@ -84,7 +84,7 @@ def low_areas(arm: Arm, below: float) -> Iterator[tuple[str, int, Estimate]]:
     for report in arm.reports:
         for name, attack in report.attacks.items():
             area = _area(attack)
-            if area is not None and area.high is not None and area.high < below:
+            if area is not None and None not in (area.value, area.low) and area.high is not None and area.high < below:
                 yield name, report.run.seed, area
 
 

@@ -10,8 +10,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
-    | {"values", "permutation", "discretion"},
-    {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"} | {"installation"},
+    | {"values", "permutation", "discretion", "machine_faults"},
+    {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"}
+    | {"installation"}
+    | {"plain_yaml", "report_hash"},
     {"recipes", "attacks"},
     {"evaluation"},
     {"commands"},

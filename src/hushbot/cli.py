@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from hushbot.errors import ConfigError, HushbotError
+from hushbot.machine_faults import machine_faults
 
 EPILOG = "Overrides are Hydra's: key=value, group=option, +key=value. Exit codes: 0 done, 1 error, 2 configuration."
 app = typer.Typer(
@@ -184,7 +185,8 @@ def main(arguments: list[str] | None = None) -> int:
 def guarded(action: Callable[[], object]) -> int:
     """Run an action and return its exit code; errors raised on purpose are printed, bugs keep their traceback."""
     try:
-        code = action()  # a command whose answer is an exit code returns it
+        with machine_faults():
+            code = action()  # a command whose answer is an exit code returns it
     except HushbotError as error:
         problems = error.problems if isinstance(error, ConfigError) else (str(error),)
         for problem in problems:

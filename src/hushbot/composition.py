@@ -64,6 +64,9 @@ def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = No
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, name)) from error
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        # Hydra's own way to refuse some overrides, such as a number where a group's option is named.
+        raise ConfigError(f"{' '.join(spelled)}: not understood ({explain(error, name)})") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"configs/{name}.yaml is a {type(plain).__name__}; it must be a mapping")
     return _with_all_groups({str(key): value for key, value in plain.items()}, name)

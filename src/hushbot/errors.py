@@ -41,5 +41,13 @@ class AuditError(HushbotError):
     """A measurement could not be made; the caller must report it as inconclusive, never as zero."""
 
 
+class MachineError(HushbotError):
+    """The machine refused: no room, no permission, no memory; what was finished is kept."""
+
+
+class OutageError(HushbotError):
+    """A server went away. No finding about a bot: the audit ends, keeps what it has, and the same command goes on."""
+
+
 class PrivacyError(HushbotError):
     """A privacy guarantee would be void, so the run is refused."""

@@ -39,8 +39,8 @@ from pydantic import ValidationError
 
 from hushbot.errors import AuditError, DataError
 from hushbot.masking import mask_row
-from hushbot.storage import differences, float_leaves, plain_json, read_json, without_keys, write_atomically
-from hushbot.types import AuditReport
+from hushbot.storage import differences, float_leaves, plain_json, read_json, read_yaml, without_keys, write_atomically
+from hushbot.types import AuditReport, as_estimate
 
 __all__ = [
     "RunDirectory",
@@ -182,10 +182,7 @@ class RunDirectory:
     @property
     def config(self) -> dict[str, Any]:
         """Return the configuration on disk."""
-        try:
-            config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise DataError(f"{self.config_path} cannot be read: {error}; restore it or start a new run") from error
+        config = read_yaml(self.config_path)
         if not isinstance(config, dict):
             raise DataError(f"{self.config_path} holds no mapping; restore it or start a new run")
         return config
@@ -287,7 +284,7 @@ def read_report(path: Path) -> AuditReport:
     """
     content = read_json(path)
     try:
-        return AuditReport.model_validate(content)
+        report = AuditReport.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -295,6 +292,22 @@ def read_report(path: Path) -> AuditReport:
             f"{path}: {key}: {first['msg']} ({error.error_count()} problems in all); "
             "the file was not written by this version of hushbot: run the audit again"
         ) from error
+    for name, attack in report.attacks.items():
+        for block in ("control", "blind"):
+            _check_estimates(getattr(attack, block), f"{path}: attacks.{name}.{block}")
+    return report
+
+
+def _check_estimates(node: object, where: str) -> None:
+    """Refuse what looks like an estimate and is none, anywhere in a block whose form nobody prescribes."""
+    if isinstance(node, Mapping):
+        if "value" in node:
+            try:
+                as_estimate(node)
+            except ValidationError as error:
+                raise DataError(f"{where}: no estimate ({error.errors()[0]['msg']}); run the audit again") from error
+        for name, inner in node.items():
+            _check_estimates(inner, f"{where}.{name}")
 
 
 def config_sha256(config: Mapping[str, Any]) -> str:

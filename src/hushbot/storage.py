@@ -20,6 +20,8 @@ from typing import Any
 from hushbot.errors import ConfigError, DataError
 
 _MISSING = object()
+_MOST_DIGITS = 300
+"""Of a whole number: more than that is no count, and no float holds it."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -67,8 +69,13 @@ def read_json(path: Path) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON number")
 
+    def whole_number(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            raise ValueError(f"a number of {len(digits)} digits")
+        return int(digits)
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse, parse_int=whole_number)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; the run has not come that far") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -76,6 +83,26 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path} holds no JSON object; restore it or start a new run")
     return content
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file holds, as far as it is plain data.
+
+    Aliases are refused: a few lines of them stand for more than any memory holds, or for something that holds itself. A
+    key that stands twice is refused, too: the last one would silently win.
+
+    Raises:
+        DataError: The file cannot be read, or is no plain YAML.
+    """
+    import yaml  # not at the top: most readers of this module need none
+
+    from hushbot.plain_yaml import PlainLoader
+
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)  # a SafeLoader
+    except (OSError, ValueError, ArithmeticError, LookupError, RecursionError, yaml.YAMLError) as error:
+        # PyYAML leaves it to Python to refuse numbers and dates that are none.
+        raise DataError(f"{path} cannot be read: {error}; restore it or write it anew") from error
 
 
 def differences(found: Any, wanted: Any, key: str = "") -> Iterator[str]:

@@ -258,6 +258,13 @@ class Estimate(_Model):
     """How the interval was made (`clopper_pearson`, `cluster_bootstrap`), or why nothing was measured."""
 
 
+def as_estimate(number: object) -> Estimate | None:
+    """Return an estimate, which a report on disk may hold as a mapping; None for what is none."""
+    if isinstance(number, Mapping) and "value" in number:
+        return Estimate.model_validate(number)
+    return number if isinstance(number, Estimate) else None
+
+
 Verdict: TypeAlias = Literal["leak", "no_leak_detected", "inconclusive", "not_measured"]
 Metric: TypeAlias = Estimate | float | int | None
 Tier: TypeAlias = Literal["text", "next_token", "full"]

@@ -9,6 +9,7 @@ from typing import Any
 from hushbot.commands.train import say
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
+from hushbot.machine_faults import machine_faults
 from hushbot.run import RunDirectory, config_sha256
 from hushbot.types import AuditReport
 
@@ -16,14 +17,14 @@ from hushbot.types import AuditReport
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, attack, print the table."""
     from hushbot.evaluation.audited import chosen
-    from hushbot.evaluation.report import print_summary, write_page
+    from hushbot.evaluation.report import print_end, print_summary, write_page
 
     config, audited = chosen(compose("audit", overrides, config_dir=config_dir), trust)
     path = out_path(config)
     report = attack(config, audited, path, trust)
     write_page([path], path / "report.html")
     print_summary([report])
-    print(f"report: {path / 'report.html'}")
+    print_end(report, path)
 
 
 def out_path(config: dict[str, Any]) -> Path:
@@ -49,7 +50,7 @@ def attack(config: dict[str, Any], audited: RunDirectory | None, path: Path, tru
         if report.status == "complete":
             return report
         try:
-            with discreet(experiment.everybody, experiment.corpus.schema):
+            with discreet(experiment.everybody, experiment.corpus.schema), machine_faults():
                 target, report = load_target(config, audited, experiment, report, trust, say)
                 return suite.measure(experiment, target, directory, report, say)
         except HushbotError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,20 +9,22 @@ from typing import Any
 
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
+from hushbot.machine_faults import machine_faults
 from hushbot.run import config_sha256
+from hushbot.storage import read_json
 from hushbot.training.stack import build_stack, stack_name
 from hushbot.types import AuditReport
 
 
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, run, and print the table."""
-    from hushbot.evaluation.report import print_summary
+    from hushbot.evaluation.report import print_end, print_summary
 
     config = compose("train", overrides, config_dir=config_dir)
     path = run_path(config, trust)
     report = run(config, path, trust)
     print_summary([report])
-    print(f"report: {path / 'report.html'}")
+    print_end(report, path)
 
 
 def run_path(config: Mapping[str, Any], trust: Sequence[str] = ()) -> Path:
@@ -53,7 +54,7 @@ def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> Aud
         report = suite.start_report(experiment, directory)
         if report.status != "complete":
             try:
-                with discreet(experiment.everybody, experiment.corpus.schema):
+                with discreet(experiment.everybody, experiment.corpus.schema), machine_faults():
                     target, report = making.make_bot(experiment, config, directory, report, say, trust)
                     report = suite.measure_bot(experiment, settings, target, directory, report, say)
                     report = suite.measure(experiment, target, directory, report, say)
@@ -74,5 +75,5 @@ def say(line: str) -> None:
 
 def cell(path: Path) -> None:
     """Run one arm of a comparison, in its own process: a JSON file of config, path and trusted packages."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     run(content["config"], Path(content["path"]), content["trust"])

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -27,6 +29,8 @@ OnError = Literal["raise", "skip"]
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BROKEN = (zipfile.BadZipFile, NotImplementedError, OSError, EOFError, ValueError, OverflowError, struct.error)
+"""What a damaged archive makes the standard library raise; a name in it may be no text."""
 _MAX_LINES = 20
 _MAX_LISTED = 5
 _KIND_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
@@ -77,7 +81,7 @@ def members(path: Path) -> tuple[str, ...]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+    except _BROKEN as error:
         raise DataError(f"{path}: not a readable zip archive ({error}); fetch the file again") from error
     return tuple(n for n in names if not n.endswith("/") and not n.startswith("__MACOSX/"))
 
@@ -258,7 +262,7 @@ def _read_bytes(path: Path, member: str | None) -> bytes:
             with gzip.open(path) as stream:
                 return stream.read()
         return path.read_bytes()
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    except (*_BROKEN, zlib.error, lzma.LZMAError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be read: {error}; fetch the file again") from error
 
 

@@ -315,12 +315,15 @@ def _domains(goal: Mapping[str, Any] | None, turns: Sequence[Turn]) -> tuple[str
 
 
 def _ontology(files: Mapping[str, Location]) -> list[Slot]:
-    return [
-        slot
-        for name in sorted(files)
-        if _ONTOLOGY_FILE.fullmatch(name)
-        for slot in ontology_slots(require(read_json(*files[name]), dict, f"{files[name].path}: the ontology"))
-    ]
+    slots: list[Slot] = []
+    for name in sorted(files):
+        if _ONTOLOGY_FILE.fullmatch(name):
+            content = read_json(*files[name])
+            try:
+                slots += ontology_slots(require(content, dict, "the ontology"))
+            except DataError as error:
+                raise DataError(f"{files[name].path}: {error}") from error
+    return slots
 
 
 def _database(root: Path, files: Mapping[str, Location], notes: Notes) -> MultiwozDatabase | None:

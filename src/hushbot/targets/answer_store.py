@@ -121,10 +121,11 @@ class AnswerStore:
     def _naming_the_file(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            raise DataError(
-                f"{self.path} cannot be used: {error}; delete it, and the same command asks the bot again"
-            ) from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged file's own words may be no UTF-8
+            is_full = "full" in str(error) or "disk I/O" in str(error)
+            remedy = "make room, and" if is_full else "delete it, and"
+            said = f"{self.path} cannot be used: {error}; {remedy} the same command asks the bot for what is missing"
+            raise DataError(said) from error
 
 
 def _digest(key: bytes, payload: bytes) -> bytes:

@@ -311,7 +311,8 @@ def read_retry_after(header: str | None, now: Callable[[], float] = time.time) -
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+        # RFC 9110's dates are in GMT, which parsing leaves without a zone where it is written -0000.
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - now()
+    except (ValueError, OverflowError):
         return None
-    # RFC 9110's dates are in GMT, which parsing leaves without a zone where it is written -0000.
-    return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - now())
+    return max(0.0, seconds)

@@ -6,7 +6,8 @@ each draw is a request of its own, with a seed that depends on (seed, prompt pos
 holds at least one of its characters. Scores are given only where `doctor` has found that the server's are in their
 place (`tier`); until then, and below tier `full`, `logprobs` is an `AuditError`. A decoder that the interface does not
 know (beams, typical sampling, a falling temperature, a penalty) is an `UnsupportedError`, never another decoder.
-For keys, patience and politeness see `connection`.
+A server that is gone, or busy for too long, is an `OutageError`, which no attack takes for an answer. For keys,
+patience and politeness see `connection`.
 
 What voids it: a server keeps what it is asked, and may answer by another model than it says. Draws are repeatable only
 where the server honours seeds. A server whose tokenizer adds no start token, as `start_text` does, sees a text's
@@ -26,8 +27,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from hushbot.errors import AuditError, ConfigError, UnsupportedError
-from hushbot.targets.connection import Connection, Pace, address_problems
+from hushbot.errors import AuditError, ConfigError, OutageError, UnsupportedError
+from hushbot.targets.connection import Connection, EndpointError, Pace, address_problems
 from hushbot.targets.http_answers import Echoed, read_echo, read_texts, scores_after
 from hushbot.types import TIERS, Decoding, Tier
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
     from hushbot.targets.places import Place
 
+_OUTAGES = frozenset({"unreached", "busy", "slow"})
+"""Failures that say nothing of the bot: an attack that met one was not measured, and is to be run again."""
+_AGAIN = "what is finished is kept: once it is back, the same command goes on (pace.n_tries decides how long it waits)"
 _MOST_STOPS = 4
 """As many as OpenAI's interface takes; the others are looked for here alone."""
 Job = TypeVar("Job")
@@ -215,8 +219,10 @@ class HTTPTarget:
         with ThreadPoolExecutor(min(self.pace.n_workers, len(jobs))) as pool:
             try:
                 return list(pool.map(ask, jobs))
-            except BaseException:
+            except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
+                if isinstance(error, EndpointError) and error.failure in _OUTAGES:
+                    raise OutageError(f"{error}; {_AGAIN}") from None
                 raise
 
 

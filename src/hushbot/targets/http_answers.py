@@ -15,7 +15,6 @@ vLLM, llama.cpp and transformers showed them.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
@@ -70,14 +69,14 @@ def read_texts(answer: Any, n: int) -> list[str]:
     if len(choices) != n:
         raise AuditError(f"the endpoint answered with {len(choices)} texts where {n} were asked for; a draw is missing")
     indices = [choice.get("index", position) for position, choice in enumerate(choices)]
-    if sorted(indices, key=str) != sorted(range(n), key=str):
+    if not all(type(index) is int for index in indices) or sorted(indices) != list(range(n)):
         raise AuditError(f"the endpoint numbers its {n} texts in a way that is none; a draw may be missing")
     texts: list[str] = [""] * n
     for index, choice in zip(indices, choices, strict=True):
         text, reason = choice.get("text"), choice.get("finish_reason")
         if not isinstance(text, str):
             raise AuditError("the endpoint's answer holds no text; see that its address is that of a completions model")
-        if reason in _UNFINISHED:
+        if isinstance(reason, str) and reason in _UNFINISHED:
             raise AuditError(f"the endpoint ended a text with finish_reason {reason!r}: it is not the bot's own")
         texts[index] = text
     return texts
@@ -95,7 +94,8 @@ def read_next(answer: Any) -> NextTokens:
     tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
     if not (isinstance(tokens, list) and isinstance(values, list) and tokens and values):
         raise AuditError("the endpoint's log-probabilities hold no token")
-    best = (logprobs.get("top_logprobs") or [{}])[0] or {}
+    top = logprobs.get("top_logprobs") or [{}]
+    best = (top[0] or {}) if isinstance(top, list) else None
     if not isinstance(best, Mapping):
         raise AuditError("the endpoint's most probable tokens are no mapping")
     return NextTokens(
@@ -127,6 +127,8 @@ def read_echo(answer: Any, text: str, max_tokens: int) -> Echoed:
     tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
     if not (isinstance(tokens, list) and isinstance(values, list)) or len(tokens) != len(values) or not tokens:
         raise AuditError("the endpoint's log-probabilities are not one for each token")
+    if not all(value is None or _is_number(value) for value in values):
+        raise AuditError("the endpoint's log-probabilities are not all numbers")
     usage = answer.get("usage")
     n_new = usage.get("completion_tokens") if isinstance(usage, dict) else None
     wanted = n_new if type(n_new) is int and n_new >= 0 else max_tokens
@@ -164,11 +166,16 @@ def checked(value: Any, what: str) -> float:
     """
     if value is None:
         raise AuditError(f"{what} has no log-probability; the endpoint left it out")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not _is_number(value):
         raise AuditError(f"{what} has a log-probability that is no number")
-    if not math.isfinite(value) or value <= _LEAST or value > _ROUNDING:
+    # Compared before it is made a float: JSON has whole numbers that no float holds.
+    if not _LEAST < value <= _ROUNDING:
         raise AuditError(f"{what} has the log-probability {value}; it must be finite and at most 0")
     return min(float(value), 0.0)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _choices(answer: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = target.with_name(f"{target.name}.tmp")
-        with scratch.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, target)
+        try:
+            with scratch.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, target)
+        except BaseException:
+            scratch.unlink(missing_ok=True)  # on a full disk, the room is needed for what is whole
+            raise
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = True) -> dict[str, Any]:
         """Read tensors and plain values; anything else in the file is refused.
@@ -46,7 +49,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """
         try:
             checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # a damaged archive makes torch fail in any way there is
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise HushbotError(
                 f"{path} is no checkpoint that can be read ({reason}); delete it to train from the start"

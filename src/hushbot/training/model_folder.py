@@ -175,21 +175,29 @@ def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
         return AutoModelForCausalLM.from_pretrained(
             source.where, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
         )
-    except (OSError, ValueError) as error:
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the folder is anybody's, and a damaged one makes transformers fail in any way there is
         raise ConfigError(
-            f"backbone {source.name}: {error}\n(needed: a causal language model that transformers knows, "
-            "with safetensors weights; set backbone.name_or_path)"
+            f"backbone {source.name} ({source.where}): {type(error).__name__}: {error}\n(needed: a causal language "
+            "model that transformers knows, with safetensors weights; set backbone.name_or_path)"
         ) from error
 
 
 def load_tokenizer(source: ModelSource, max_length: int | None) -> Any:
     """Load a fast tokenizer and see to its padding token and length."""
-    tokenizer = AutoTokenizer.from_pretrained(
-        source.where,
-        revision=source.revision,
-        local_files_only=source.local_files_only,
-        trust_remote_code=False,
-    )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.where,
+            revision=source.revision,
+            local_files_only=source.local_files_only,
+            trust_remote_code=False,
+        )
+    except Exception as error:  # likewise
+        raise ConfigError(
+            f"backbone {source.name} ({source.where}): no tokenizer that transformers can read "
+            f"({type(error).__name__}: {error}); restore its files or set backbone.name_or_path"
+        ) from error
     if not tokenizer.is_fast:
         raise ConfigError(f"backbone {source.name}: no fast tokenizer, which hushbot needs for character offsets")
     start_token(tokenizer)
