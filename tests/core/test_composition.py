@@ -205,7 +205,6 @@ def test_plain_settings_are_checked_strictly() -> None:
         "fit": 1,
         "reveal": "no",
         "run": 7,
-        "launcher": {"workers": 0, "threads": "two"},
     }
     problems = composition.plain_problems(wrong)
     assert [problem.split(": ")[0] for problem in problems] == [
@@ -215,8 +214,6 @@ def test_plain_settings_are_checked_strictly() -> None:
         "fit=1",
         "reveal='no'",
         "run=7",
-        "launcher.workers=0",
-        "launcher.threads='two'",
     ]
     assert composition.find_problems(wrong)[: len(problems)] == problems
 
