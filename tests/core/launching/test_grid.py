@@ -14,7 +14,11 @@ from hushbot.errors import HushbotError
 from hushbot.launching.grid import Cell, Pace, run_grid
 from hushbot.launching.worker import Ending, Job
 
-DONE, KILLED, FAILED = Ending(), Ending("killed by SIGKILL: no output", was_killed=True), Ending("ended with code 1: oh")
+DONE, KILLED, FAILED = (
+    Ending(),
+    Ending("killed by SIGKILL: no output", was_killed=True),
+    Ending("ended with code 1: oh"),
+)
 
 
 @dataclass
