@@ -144,8 +144,8 @@ def _connected(address: str | None) -> Iterator[Any]:
             ray.shutdown()
             where = "a Ray cluster could not be started here" if address is None else "no Ray cluster was reached"
             raise HushbotError(
-                f"launcher.address={address}: {where}: {_first_line(error)}; start one with `ray start --head`, or leave "
-                "launcher.address out to have one started on this machine"
+                f"launcher.address={address}: {where}: {_first_line(error)}; start one with `ray start --head`, or "
+                "leave launcher.address out to have one started on this machine"
             ) from error
     try:
         yield ray

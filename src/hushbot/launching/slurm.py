@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hushbot.errors import ConfigError, HushbotError
+from hushbot.errors import HushbotError
 from hushbot.launching.grid import Attempt, Cell, Pace, run_grid
 from hushbot.launching.requests import check_requests
 from hushbot.launching.worker import Ending, Job, attend

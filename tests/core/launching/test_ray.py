@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from hushbot.errors import ConfigError, HushbotError
-from hushbot.launching import Cell
-from hushbot.launching import ray as launching_ray
 from hushbot.launching.ray import RayLauncher, _check_room, _connected, _Tasks
 from hushbot.launching.worker import Job
 

@@ -89,7 +89,7 @@ def wait_for(ask: Callable[[], Any], seconds: float = 120) -> Any:
 
 @needs_submitit
 def test_a_failing_cell_says_what_it_said(queue: _Queue, tmp_path: Path) -> None:
-    with pytest.raises(HushbotError, match="arm ended with code 1: .*logs are in"):
+    with pytest.raises(HushbotError, match=r"arm ended with code 1: .*logs are in"):
         SlurmLauncher(cluster="local").launch([cell(tmp_path)], tmp_path / "cells")
     assert "running on" in (tmp_path / "cells" / "run.log").read_text(encoding="utf-8")
 
