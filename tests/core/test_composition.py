@@ -150,7 +150,7 @@ def test_untrusted_target_is_refused_without_importing_it() -> None:
         "hushbot.cli.main",  # can be told to trust anything
         "hushbot.composition.build",
         "hushbot.storage.write_atomically",
-        "hushbot.launching.Path",  # a class, but not ours
+        "hushbot.launching.grid.Path",  # a class, but not ours
         "hushbot.corpora.split.sha256",
     ],
 )

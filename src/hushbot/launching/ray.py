@@ -102,12 +102,18 @@ class _Task:
     reference: Any
 
     def ending(self) -> Ending | None:
-        done, _ = self.ray.wait([self.reference], timeout=0)
+        try:
+            done, _ = self.ray.wait([self.reference], timeout=0)
+        except self.ray.exceptions.RayError as error:
+            raise HushbotError(
+                f"the Ray cluster was lost: {_first_line(error)}; the same command goes on from what is done"
+            ) from error
         return _outcome(self.ray, self.reference) if done else None
 
     def stop(self) -> None:
-        self.ray.cancel(self.reference, force=True)
-        self.ray.wait([self.reference], timeout=_STOP_SECONDS)
+        with contextlib.suppress(self.ray.exceptions.RayError):  # a cluster that is gone runs nothing
+            self.ray.cancel(self.reference, force=True)
+            self.ray.wait([self.reference], timeout=_STOP_SECONDS)
 
 
 def _outcome(ray: Any, reference: Any) -> Ending:
