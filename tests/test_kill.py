@@ -2,7 +2,7 @@
 
 Twenty kills in two folders: before a write drawn at random (configuration, checkpoints, model, records, reports, pages,
 comparison), and at a random moment inside training, utility, sampling and scoring. Commands are forked from a process
-that has imported everything, so that all of it takes less than a minute of one processor.
+that has imported everything: a command costs what it does, not the imports.
 """
 
 from __future__ import annotations
