@@ -1,11 +1,12 @@
 """How much faster schema-guided sampling is than asking for one phrase of one state at a time.
 
-    python benchmarks/schema_sampling.py   # the bundled backbone and MultiWOZ's schema, some minutes
+    python benchmarks/schema_sampling.py                   # the bundled backbone and MultiWOZ's schema, some minutes
+    python benchmarks/schema_sampling.py --model smollm2   # SmolLM2-135M as it is, fewer states, about ten minutes
 
-One decision: 16 states of real dialogues, cut after a value, and all phrases that may follow each. Once with 32 phrases
-that open a domain and a slot, the size of decision for which the goals were set, and once with those that the sampler's
-own layout offers there. They are fewer, for it chooses domain and slot one after the other; a tree then has less to
-share, and so do whole states against the naive way, which reads a text per phrase.
+One decision: 16 states (SmolLM2-135M: 4) of real dialogues, cut after a value, and all phrases that may follow each.
+Once with 32 phrases that open a domain and a slot, the size of decision for which the goals were set, and once with
+those that the sampler's own layout offers there. They are fewer, for it chooses domain and slot one after the other; a
+tree then has less to share, and so do whole states against the naive way, which reads a text per phrase.
 
 * tree: all phrases of all states in one pass behind what is remembered of each state, as the sampler has it;
 * cached: one pass per phrase, all states at a time, behind the same memories;
@@ -41,11 +42,11 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.nn.functional as F
-from packing import MULTIWOZ, Claim, draw, tell
+from packing import Claim, draw, tell
+from scoring import load_corpus
 from torch import Tensor
 
 from hushbot.attacks.schema_sampling import StateGrammar
-from hushbot.corpora import load
 from hushbot.prompts import STATE_MARKER, domain_opening, render_state, slot_opening
 from hushbot.targets.guided import Choice, Free, Grammar, end_of_piece, sample_guided
 from hushbot.targets.local import LocalTarget
@@ -55,15 +56,31 @@ from hushbot.targets.scorer import log_probabilities
 from hushbot.targets.token_store import StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
 from hushbot.tokens import encode, start_token
-from hushbot.training.backbone import TinyBackbone
+from hushbot.training.backbone import SmolLM2Backbone, TinyBackbone
 from hushbot.types import Decoding
 
-N_STATES = 16
 N_PHRASES = 32
-N_NAIVE = 30
-N_UNCOUNTED = 2000
-GOAL_CACHED, GOAL_UNCACHED, GOAL_NAIVE, GOAL_UNCOUNTED = 5.0, 15.0, 150.0, 3.0
+GOAL_CACHED, GOAL_UNCACHED = 5.0, 15.0
 SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured, and what whole states are to reach."""
+
+    states: int
+    draws: tuple[int, ...]
+    naive: int
+    uncounted: int
+    goal_naive: float
+    goal_uncounted: float
+
+
+SIZES = {
+    "tiny": Sizes(states=16, draws=(2000, 10_000), naive=30, uncounted=2000, goal_naive=150.0, goal_uncounted=3.0),
+    # The few draws of a model that was not trained here share little but their first phrases.
+    "smollm2": Sizes(states=4, draws=(128,), naive=2, uncounted=64, goal_naive=10.0, goal_uncounted=1.0),
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,7 @@ def cpu_seconds(step: Callable[[], object], rounds: int = 1) -> float:
     return best
 
 
-def cut_states(dialogues: Sequence[Any]) -> list[str]:
+def cut_states(dialogues: Sequence[Any], n: int) -> list[str]:
     """Return state texts of two values or more, each cut before the delimiter of its second value."""
     texts = []
     for dialogue in dialogues:
@@ -107,7 +124,7 @@ def cut_states(dialogues: Sequence[Any]) -> list[str]:
         second = None if first is None else end_of_piece(body[first + 1 :], ",)")
         if first is not None and second is not None and ")" not in body[: first + 1 + second]:
             texts.append(STATE_MARKER + body[: first + 1 + second])
-    return texts[:N_STATES]
+    return texts[:n]
 
 
 def make_decision(target: LocalTarget, grammar: Grammar, texts: Sequence[str]) -> Decision:
@@ -294,12 +311,12 @@ def count_tokens(target: LocalTarget, draw_states: Callable[[], list[list[Any]]]
     return n_read, drawn
 
 
-def sampling_claims(target: LocalTarget, grammar: StateGrammar, sizes: Sequence[int], rounds: int) -> list[Claim]:
+def sampling_claims(target: LocalTarget, grammar: StateGrammar, sizes: Sizes, rounds: int) -> list[Claim]:
     def guided(prompts: Sequence[str], n: int) -> list[list[Any]]:
         return sample_guided(target, prompts, grammar, n=n, decoding=Decoding(), seed=0).texts
 
     rates, floors = {}, {}
-    for n in sizes:
+    for n in sizes.draws:
         rates[n] = n / cpu_seconds(lambda n=n: guided([STATE_MARKER], n), rounds)
         n_read, drawn = count_tokens(target, lambda n=n: guided([STATE_MARKER], n))
         floors[n] = n / bare_seconds(target, n_read, 5)
@@ -307,30 +324,31 @@ def sampling_claims(target: LocalTarget, grammar: StateGrammar, sizes: Sequence[
         print(f"    floor            {floors[n]:8.1f}, {n_read} tokens")
     naive = Naive(target, grammar)
     with target.causal_lm.reading():
-        slow = N_NAIVE / cpu_seconds(lambda: [naive() for _ in range(N_NAIVE)])
-    print(f"  naive              {slow:8.1f}" + "".join(f", floor {floors[n] / slow:.0f}x at {n}" for n in sizes))
+        slow = sizes.naive / cpu_seconds(lambda: [naive() for _ in range(sizes.naive)])
+    print(f"  naive              {slow:8.2f}" + "".join(f", floor {floors[n] / slow:.0f}x at {n}" for n in sizes.draws))
     # The first phrases are given to the draws without counts, for any sampler reads a prompt once.
-    drawn = guided([STATE_MARKER], N_UNCOUNTED)[0]
+    drawn = guided([STATE_MARKER], sizes.uncounted)[0]
     first = [text.text[: text.text.find("(") + 1] for text in drawn]
     prompts = [STATE_MARKER + one for one, text in zip(first, drawn, strict=True) for _ in range(text.count)]
-    alone = N_UNCOUNTED / cpu_seconds(lambda: guided(prompts, 1))
+    most = max(sizes.draws)
+    alone = sizes.uncounted / cpu_seconds(lambda: guided(prompts, 1))
     print(f"  rows of their own  {alone:8.1f}")
     return [
         *(
-            Claim(f"schema-guided sampling, N = {n:,}", "a pass per phrase and token", GOAL_NAIVE, rate / slow)
+            Claim(f"schema-guided sampling, N = {n:,}", "a pass per phrase and token", sizes.goal_naive, rate / slow)
             for n, rate in rates.items()
         ),
-        Claim(f"counted draws, N = {max(sizes):,}", "every draw a row", GOAL_UNCOUNTED, rates[max(sizes)] / alone),
+        Claim(f"counted draws, N = {most:,}", "every draw a row", sizes.goal_uncounted, rates[most] / alone),
     ]
 
 
-def measure(rounds: int) -> list[Claim]:
-    corpus = load("multiwoz21", path=MULTIWOZ, parts=["val"]) if MULTIWOZ.is_dir() else load("bookings")
-    loaded = TinyBackbone(max_length=1024).load()
+def measure(model: str, rounds: int) -> list[Claim]:
+    corpus, sizes = load_corpus(), SIZES[model]
+    loaded: Any = (TinyBackbone(max_length=1024) if model == "tiny" else SmolLM2Backbone(lora=None)).load()
     target = LocalTarget(loaded.model, loaded.tokenizer)
     grammar = StateGrammar(schema=corpus.schema)
-    print(f"tiny: schema of {corpus.name}, {len(corpus.schema.slots)} slots, one thread")
-    texts = cut_states(draw(corpus.dialogues, min(400, len(corpus.dialogues))))
+    print(f"{model}: schema of {corpus.name}, {len(corpus.schema.slots)} slots, one thread")
+    texts = cut_states(draw(corpus.dialogues, min(400, len(corpus.dialogues))), sizes.states)
     guided = sample_guided(target, [STATE_MARKER], grammar, n=1, decoding=Decoding(), seed=0)  # pays for set-up
     if not guided.texts[0]:
         raise RuntimeError("one draw gave no text")
@@ -340,16 +358,17 @@ def measure(rounds: int) -> list[Claim]:
     return [
         *decision_claims("one decision among 32", target, openings, texts, rounds),
         *decision_claims("one decision of the layout", target, grammar, texts, rounds),
-        *sampling_claims(target, grammar, (2000, 10_000), rounds),
+        *sampling_claims(target, grammar, sizes, rounds),
     ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", choices=list(SIZES), default="tiny")
+    parser.add_argument("--rounds", type=int, help="default: 3, or 1 with smollm2")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    return tell(measure(arguments.rounds))
+    return tell(measure(arguments.model, arguments.rounds or (3 if arguments.model == "tiny" else 1)))
 
 
 if __name__ == "__main__":

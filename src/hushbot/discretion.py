@@ -225,4 +225,6 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _fold(text: str) -> str:
     """Return the text in small letters, character by character: every place stays where it is."""
+    if text.isascii():  # nearly all texts; one by one is slow
+        return text.lower()
     return "".join(small if len(small := c.lower()) == 1 else c for c in text)
