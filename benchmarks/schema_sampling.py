@@ -163,10 +163,8 @@ def cached_scores(target: LocalTarget, decision: Decision, rows: Sequence[int], 
     packed = [pack([[decision.ids[i][-1], *path[:-1]]]) for i, path in zip(rows, paths, strict=True)]
     texts = StoredTexts(decision.texts.store, [decision.texts.slots[i] for i in rows])
     features, _ = target.causal_lm.branch_features(texts, packed)
-    width = features.shape[1]
-    places = [at * width + place for at, path in enumerate(paths) for place in range(len(path))]
     tokens = [token for path in paths for token in path]
-    values = log_probabilities(target.causal_lm, features.flatten(0, 1), places, tokens)
+    values = log_probabilities(target.causal_lm, features, range(len(tokens)), tokens)
     return [float(part.sum()) for part in values.split([len(path) for path in paths])]
 
 

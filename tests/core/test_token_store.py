@@ -26,9 +26,14 @@ def memory(names: list[int], n_layers: int = 2) -> KeysValues:
 
 
 def passed(rows: list[list[int]]) -> KeysValues:
-    """Return what a pass over these tokens would give."""
+    """Return what a pass over rows of these tokens would give, shape (rows, heads, tokens, width)."""
     texts = [memory(row) for row in rows]
     return [tuple(torch.stack([text[i][j] for text in texts]) for j in range(2)) for i in range(2)]  # type: ignore[misc]
+
+
+def flat(names: list[int]) -> KeysValues:
+    """Return the same of tokens without rows, shape (tokens, heads, width)."""
+    return [(keys.transpose(0, 1), values.transpose(0, 1)) for keys, values in memory(names)]
 
 
 def read(store: TokenStore, slots: list[int]) -> list[list[int]]:
@@ -44,27 +49,28 @@ def read(store: TokenStore, slots: list[int]) -> list[list[int]]:
 def test_texts_share_the_tokens_they_grew_from() -> None:
     store = TokenStore()
     head = store.add_text(memory([1, 2, 3]), 2)
-    tree = store.add(passed([[4, 5, 6]]), [0, 0], [0, 2])
+    tree = store.add(flat([4, 5, 6]), [0, 2])
     one, other = [*head, tree[0]], [*head, *tree]
     assert store.n_tokens == 4
     assert read(store, one) == [[1, 2, 4]] * 2
     assert read(store, other) == [[1, 2, 4, 6]] * 2
 
 
-def test_a_pass_sees_each_text_padded_with_zeros_and_its_own_tokens_behind() -> None:
+def test_a_pass_sees_each_row_padded_with_zeros_and_its_own_tokens_behind() -> None:
     store = TokenStore()
     texts = StoredTexts(store, [store.add_text(memory([1, 2]), 2), store.add_text(memory([3]), 1)])
     assert texts.lengths == [2, 1]
-    cache, new = BranchCache(texts, 2), passed([[7, 8], [9, 9]])
+    cache, new = BranchCache(store, texts.slots), passed([[7, 8], [9, 6]])
     assert cache.get_seq_length() == 2
     for layer, (keys, values) in enumerate(new):
         seen, told = cache.update(keys, values, layer)
         assert seen.shape == (2, HEADS, 4, WIDTH)
         assert torch.equal(seen, -told)
         assert torch.equal(seen[0], memory([1, 2, 7, 8])[layer][0])
-        assert torch.equal(seen[1, :, [0, 2, 3]], memory([3, 9, 9])[layer][0])
+        assert torch.equal(seen[1, :, [0, 2, 3]], memory([3, 9, 6])[layer][0])
         assert not seen[1, :, 1].any()
-    for ours, theirs in zip(cache.fresh, new, strict=True):
+    # The last token of the first row, then both of the second.
+    for ours, theirs in zip(cache.fresh(torch.tensor([1, 2, 3])), flat([8, 9, 6]), strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 

@@ -165,8 +165,8 @@ class BeamSearcher:
             store.tidy(beam.slots for beam in beams)
             texts = StoredTexts(store, [beam.slots for beam in beams])
             features, fresh = self.model.branch_features(texts, [leaf(beam.tokens[-1]) for beam in beams])
-            logits = self.model.logits(features[:, 0])
-            slots = store.add(fresh, range(len(beams)), [0] * len(beams))
+            logits = self.model.logits(features)
+            slots = store.add(fresh, range(len(beams)))
             grown = [[*beam.slots, slot] for beam, slot in zip(beams, slots, strict=True)]
             at = 0
             for search in going:

@@ -22,12 +22,16 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import ConfigError
+from hushbot.targets.branch_rows import lay_out, starts_of
 from hushbot.targets.row_cache import KeysValues, RowCache
 from hushbot.targets.token_store import BranchCache, StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
 from hushbot.training.prefix_attention import NAME
 
 _log = logging.getLogger(__name__)
+
+_CROWDING = 8
+"""A row may hold texts of several trees while attention over them costs at most about this part of all else."""
 # Attention that takes a ready-made four-dimensional mask; what training leaves behind is sdpa outside training.
 _TAKES_MASKS = ("sdpa", "eager", NAME)
 
@@ -104,22 +108,22 @@ class CausalLM:
         ids, depths, mask = self._tree(rows)
         return self._forward(ids, mask=self._as_taken(mask[:, None]), positions=depths)
 
-    def branch_features(self, texts: StoredTexts, rows: Sequence[Packed]) -> tuple[Tensor, KeysValues]:
-        """Read packed tokens behind what each text has read already.
+    def branch_features(self, texts: StoredTexts, trees: Sequence[Packed]) -> tuple[Tensor, KeysValues]:
+        """Read a tree of tokens behind what each text has read already.
 
         Returns:
-            The features of those tokens, each row padded on the right, and their keys and values per layer, of shape
-            (rows, heads, tokens, width).
+            The features of those tokens, tree after tree, and their keys and values per layer, of shape
+            (tokens, heads, width).
         """
-        ids, depths, mask = self._tree(rows)
-        cache = BranchCache(texts, ids.shape[1])
-        lengths = torch.tensor(texts.lengths, device=self.device)
-        read = torch.arange(cache.get_seq_length(), device=self.device) < lengths[:, None]
-        mask = torch.cat([read[:, None].expand(-1, mask.shape[1], -1), mask], dim=2)
+        laid = lay_out(trees, texts.lengths, self.attention_width // _CROWDING)
+        cache = BranchCache(texts.store, [[s for number in row for s in texts.slots[number]] for row in laid.rows])
         features = self._forward(
-            ids, mask=self._as_taken(mask[:, None]), cache=cache, positions=lengths[:, None] + depths
+            laid.ids.to(self.device),
+            mask=self._as_taken(laid.mask.to(self.device)[:, None]),
+            cache=cache,
+            positions=laid.positions.to(self.device),
         )
-        return features, cache.fresh
+        return features.flatten(0, 1)[laid.places.to(features.device)], cache.fresh(laid.places)
 
     def logits(self, features: Tensor) -> Tensor:
         """Return fp32 logits over the vocabulary of the features of some positions."""
@@ -309,7 +313,12 @@ class CausalLM:
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             _log.warning("%s cannot read on in branches (%s); text by text", type(self.core).__name__, error)
             return False
-        branched = [self.logits(features[i, path[-1]]) for i, row in enumerate(rows) for path in row.paths]
+        starts = starts_of(rows)
+        branched = [
+            self.logits(features[start + path[-1]])
+            for start, row in zip(starts, rows, strict=True)
+            for path in row.paths
+        ]
         texts = [head + branch for head, group in zip(heads, branches, strict=True) for branch in group]
         whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in texts]
         if not _agree(torch.stack(branched), torch.stack(whole)):

@@ -13,7 +13,8 @@ is here to be compared with, for targets that show their tokens; its steps begin
 part, which is before the end of the text if a token straddles it.
 
 Voids it: a target whose draws depend on more than prompt position, draw number and seed; free pieces whose bot never
-writes a delimiter (they are cut, and marked so).
+writes a delimiter (they are cut, and marked so). Another size of batch moves probabilities in their last bits, and with
+them about one text in two thousand, where a random number lies at the edge between two phrases.
 
 Source: Task-oriented dialogue state extraction, section IV-B2 (w = Sample(P(w' | prefix), w' in C)).
 """

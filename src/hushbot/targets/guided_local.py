@@ -1,7 +1,7 @@
 """Guided sampling from a model in this process: each distinct text is read once, all phrases of all texts in one pass.
 
 Guarantees: the law of `guided`. The phrases that may follow a text are read as one tree behind the keys and values of
-that text, many texts at a time, trees of like size together; the keys and values of the chosen phrases are kept
+that text, many texts at a time; the keys and values of the chosen phrases are kept
 (`TokenStore`: once, however many texts go on from them), so nothing is read twice but the last token of a text. Draws
 that share a text are counted, not repeated, inside free pieces too. The texts that are waiting go last in, first out,
 and what is remembered of them is bounded: the oldest are forgotten and read again.
@@ -27,6 +27,7 @@ import numpy as np
 
 from hushbot.errors import AuditError
 from hushbot.intervals import FloatArray
+from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_each
 from hushbot.targets.guided_law import Law, generator, phrase_law, split_count, token_law
@@ -145,17 +146,15 @@ class GuidedSampler:
         return plan
 
     def _batches(self, rows: Sequence[Row], plans: Sequence[Phrases]) -> Iterator[list[int]]:
-        """Yield which rows to read together: trees of like size, which with texts and padding fit a batch."""
+        """Yield which rows to read together, the largest trees first: short ones fill up the rows beside long ones."""
         most = _CPU_TOKENS if self.model.device.type == "cpu" else self.batch_tokens
         batch: list[int] = []
-        text = 0
-        # Descending, for the longest tree of a batch is then its first.
+        text = n_tokens = 0
         for i in sorted(range(len(rows)), key=lambda i: -len(plans[i].tree.ids)):
-            text, n = max(text, len(rows[i].ids)), len(batch) + 1
-            tree = len(plans[(batch or [i])[0]].tree.ids)
-            if batch and ((text + tree) * n > self.batch_tokens or tree * n > most):
+            text, n_tokens = max(text, len(rows[i].ids)), n_tokens + len(plans[i].tree.ids)
+            if batch and (text * (len(batch) + 1) + n_tokens > self.batch_tokens or n_tokens > most):
                 yield batch
-                batch, text = [], len(rows[i].ids)
+                batch, text, n_tokens = [], len(rows[i].ids), len(plans[i].tree.ids)
             batch.append(i)
         yield batch
 
@@ -168,11 +167,9 @@ class GuidedSampler:
             sorted({place for phrase in counts for place in plan.places[phrase]})
             for plan, (counts, _) in zip(plans, drawn, strict=True)
         ]
-        slots = self._store.add(
-            fresh,
-            [i for i, places in enumerate(kept) for _ in places],
-            [place for places in kept for place in places],
-        )
+        starts = starts_of([plan.tree for plan in plans])
+        chosen = [start + place for start, places in zip(starts, kept, strict=True) for place in places]
+        slots = self._store.add(fresh, chosen)
         at = 0
         for row, plan, (counts, mass), places in zip(rows, plans, drawn, kept, strict=True):
             self._go_on(row, plan, counts, mass, dict(zip(places, slots[at : at + len(places)], strict=True)))
@@ -203,8 +200,8 @@ class GuidedSampler:
         texts = remembered(self.model, self._store, rows)
         features, fresh = self.model.branch_features(texts, [leaf(row.ids[-1]) for row in rows])
         generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
-        scores = law_logits(self.model.logits(features[:, 0]), self.decoding, generated)
-        slots = self._store.add(fresh, range(len(rows)), [0] * len(rows))
+        scores = law_logits(self.model.logits(features), self.decoding, generated)
+        slots = self._store.add(fresh, range(len(rows)))
         drawn = pick_each(scores, [self._rng(row).random(row.node.count) for row in rows])
         for row, tokens, read, slot in zip(rows, drawn, texts.slots, slots, strict=True):
             self._extend(row, dict(sorted(Counter(tokens).items())), [*read, slot])

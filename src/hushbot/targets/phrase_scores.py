@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hushbot.intervals import FloatArray
+from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.phrase_trees import Phrases
 from hushbot.targets.row_cache import KeysValues
@@ -33,12 +34,11 @@ def phrase_scores(
 
     Returns:
         Per text the log-probabilities of its edges (`Phrases.totals` adds them up), and the keys and values of all
-        trees.
+        trees, tree after tree, of shape (tokens, heads, width).
     """
     trees = [plan.tree._replace(ids=[token, *plan.tree.ids[1:]]) for token, plan in zip(last, plans, strict=True)]
     features, fresh = model.branch_features(texts, trees)
-    width = features.shape[1]
-    places = np.concatenate([plan.edges.places + at * width for at, plan in enumerate(plans)])
+    places = np.concatenate([plan.edges.places + at for at, plan in zip(starts_of(trees), plans, strict=True)])
     tokens = np.concatenate([plan.edges.tokens for plan in plans])
-    values = log_probabilities(model, features.flatten(0, 1), places, tokens).double().cpu().numpy()
+    values = log_probabilities(model, features, places, tokens).double().cpu().numpy()
     return np.split(values, np.cumsum([len(plan.edges.tokens) for plan in plans])[:-1]), fresh

@@ -47,11 +47,10 @@ class TokenStore:
         """Hold the first n tokens of a text that was read, tensors of shape (heads, tokens, width); return slots."""
         return self._append([(keys[:, :n].transpose(0, 1), values[:, :n].transpose(0, 1)) for keys, values in memory])
 
-    def add(self, fresh: KeysValues, rows: Sequence[int], places: Sequence[int]) -> list[int]:
-        """Hold some tokens of a pass, tensors of shape (rows, heads, tokens, width); return their slots."""
-        device = fresh[0][0].device
-        at, which = torch.tensor(rows, device=device), torch.tensor(places, device=device)
-        return self._append([(keys[at, :, which], values[at, :, which]) for keys, values in fresh])
+    def add(self, fresh: KeysValues, chosen: Sequence[int]) -> list[int]:
+        """Hold some tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
+        which = torch.tensor(chosen, dtype=torch.long)
+        return self._append([(keys[which.to(keys.device)], values[which.to(values.device)]) for keys, values in fresh])
 
     def tidy(self, texts: Iterable[list[int]]) -> None:
         """Drop what belongs to no text, once that is worth it; lists of slots change in place."""
@@ -94,7 +93,7 @@ class StoredTexts:
 
     store: TokenStore
     slots: Sequence[list[int]]
-    """Per text the slots of its tokens; no text is empty."""
+    """Per text the slots of its tokens."""
 
     @property
     def lengths(self) -> list[int]:
@@ -103,32 +102,40 @@ class StoredTexts:
 
 
 class BranchCache:
-    """What some texts have read, each its own number of tokens, behind which a few more are read once.
+    """What rows have read, each its own number of tokens, behind which some more are read once.
 
-    It stands in for a transformers cache in one forward pass; `fresh` then holds the new tokens' keys and values.
+    It stands in for a transformers cache in one forward pass, whose keys and values `fresh` then has.
 
     Args:
-        texts: What was read.
-        n_new: How many tokens of each are read now, padding included.
+        store: Where they are stored.
+        rows: Per row the slots of what it has read.
     """
 
     is_compileable = False
 
-    def __init__(self, texts: StoredTexts, n_new: int) -> None:
-        self._longest = max(texts.lengths)
-        self._layers = texts.store.layers
+    def __init__(self, store: TokenStore, rows: Sequence[Sequence[int]]) -> None:
+        self._longest = max(map(len, rows))
+        self._layers = store.layers
         # Slots of padding are those of zeros: a masked NaN would still poison the weighted sum.
-        table = [[*slots, *[0] * (self._longest + n_new - len(slots))] for slots in texts.slots]
-        self._index = torch.tensor(table, device=self._layers[0][0].device)
-        self.fresh: KeysValues = list(self._layers)
+        table = [[*row, *[0] * (self._longest - len(row))] for row in rows]
+        self._index = torch.tensor(table, dtype=torch.long, device=self._layers[0][0].device)
+        self._passed: KeysValues = list(self._layers)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Return all keys and values, the new ones last; transformers calls it, hence the names."""
         keys, values = self._layers[layer_idx]
-        self.fresh[layer_idx] = (key_states, value_states)
+        self._passed[layer_idx] = (key_states, value_states)
         return self._behind(keys, key_states), self._behind(values, value_states)
+
+    def fresh(self, places: Tensor) -> KeysValues:
+        """Return what was read now at some places of the flattened rows, tensors of shape (tokens, heads, width)."""
+        n_new = self._passed[0][0].shape[2]
+        rows, columns = places // n_new, places % n_new
+        return [
+            tuple(part[rows.to(part.device), :, columns.to(part.device)] for part in layer) for layer in self._passed
+        ]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return how many tokens the longest row has read; transformers asks for it."""
@@ -137,8 +144,7 @@ class BranchCache:
     def _behind(self, stored: Tensor, fresh: Tensor) -> Tensor:
         index = self._index.to(stored.device)  # the layers of a large model may lie on several devices
         found = stored.index_select(0, index.flatten()).view(*index.shape, *stored.shape[1:])
-        found[:, self._longest :] = fresh.transpose(1, 2)
-        return found.transpose(1, 2)
+        return torch.cat([found.transpose(1, 2), fresh], dim=2)
 
 
 def _zeros(like: Tensor, n_slots: int) -> Tensor:
