@@ -543,11 +543,14 @@ def test_checkpoints(tmp_path: Path, tell: Tell) -> None:
     from hushbot.training.callbacks import AtomicCheckpointIO
 
     path, reader = tmp_path / "last.ckpt", AtomicCheckpointIO()
-    torch.save({"weights": torch.zeros(3), "epoch": 1, "loops": {"a": [1, 2]}}, path)
+    good = {"weights": torch.zeros(3), "epoch": 1, "loops": {"a": [1, 2]}}
+    reader.save_checkpoint(good, path)
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        reader.load_checkpoint(path)
+        found = reader.load_checkpoint(path)
+        assert found.keys() == good.keys()
+        assert found["loops"] == good["loops"]
 
     found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(1.5), place=str(path))
     tell("checkpoints", found)
