@@ -67,7 +67,8 @@ def load_multiwoz(
 
     Raises:
         ConfigError: An option is outside its choices.
-        DataError: A file cannot be read, the files hold no dialogue, or dialogues are malformed and `on_error` is `raise`.
+        DataError: A file cannot be read, the files hold no dialogue, or dialogues are malformed and `on_error` is
+            `raise`.
     """
     _check(version, parts)
     root = Path(path)
