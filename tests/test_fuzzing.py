@@ -603,3 +603,68 @@ def test_overrides(tell: Tell) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))
 
     tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(3)))
+
+
+OWN = b"""# @package recipe.mine
+_target_: hushbot.recipes.counterfactual.Counterfactual
+defaults: [_self_]
+seed: ${seed}
+nested: {_target_: os.mkdir, a: [1, null, 2.5e3]}
+"""
+
+
+def test_own_groups(tmp_path: Path, tell: Tell) -> None:
+    path = tmp_path / "recipe" / "mine.yaml"
+    path.parent.mkdir()
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        find_problems(compose("train", ["recipe=mine"], config_dir=tmp_path))
+
+    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(2)))
+
+
+CELL = {"config": {"seed": 0, "recipe": {}, "attack": {}}, "path": "run", "trust": []}
+
+
+def test_cells_of_a_comparison(tmp_path: Path, tell: Tell) -> None:
+    """No cell of these runs: what they lack is said."""
+    from hushbot.commands.train import cell
+
+    path = tmp_path / "cell.json"
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        cell(path)
+
+    streams = as_json(mutated_values([CELL], SEED)), mutated_bytes([json.dumps(CELL).encode()], SEED)
+    tell("cells", hunt(read, taking_turns(*streams), seconds=seconds(1)))
+
+
+def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
+    import torch
+
+    from hushbot.training.backbone import LoraSettings, TinyBackbone, save_model
+    from hushbot.training.model_folder import RECORD_NAME, load_model
+
+    torch.manual_seed(0)
+    made = TinyBackbone(lora=LoraSettings(r=2, targets=("q_proj",))).load()
+    folder = tmp_path / "adapter"
+    save_model(made.model, made.tokenizer, folder)
+    record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8")) | {"settings_sha256": None}
+    (folder / RECORD_NAME).write_text(json.dumps(record), encoding="utf-8")  # or every other change is known by it
+    names = ("adapter_config.json", "adapter_model.safetensors", RECORD_NAME)
+    goods = {name: (folder / name).read_bytes() for name in names}
+
+    def read(given: tuple[str, bytes]) -> None:
+        name, content = given
+        (folder / name).write_bytes(content)
+        try:
+            load_model(folder)
+        finally:
+            (folder / name).write_bytes(goods[name])
+
+    settings = json.loads(goods["adapter_config.json"])
+    streams = [named(name, mutated_bytes([good], SEED)) for name, good in goods.items()]
+    streams.append(named("adapter_config.json", as_json(mutated_values([settings], SEED))))
+    tell("adapter folders", hunt(read, taking_turns(*streams), seconds=seconds(3)))

@@ -3,6 +3,7 @@
 Guarantees: `last.ckpt` is the old one or the new one, whole, whenever the process dies (written beside it,
 synced, renamed); it holds the best weights so far too, so a resumed run restores the same ones. Checkpoints
 are read with `weights_only`: a file from elsewhere cannot run code. One that lacks a part is refused (see `outline`).
+Nobody but the owner reads one (0600).
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write beside the target, sync, rename."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = target.with_name(f"{target.name}.tmp")
         try:
-            with scratch.open("wb") as file:
+            with open(scratch, "wb", opener=_for_the_owner) as file:
                 torch.save({**checkpoint, OUTLINE_KEY: outline_sha256(checkpoint)}, file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -65,6 +66,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             )
         del checkpoint[OUTLINE_KEY]
         return checkpoint
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else may read: an optimiser's moments tell more of the last dialogues than a bot does."""
+    return os.open(path, flags, 0o600)
 
 
 class LastCheckpoint(Checkpoint):
