@@ -624,23 +624,6 @@ def test_own_groups(tmp_path: Path, tell: Tell) -> None:
     tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(2)))
 
 
-CELL = {"config": {"seed": 0, "recipe": {}, "attack": {}}, "path": "run", "trust": []}
-
-
-def test_cells_of_a_comparison(tmp_path: Path, tell: Tell) -> None:
-    """No cell of these runs: what they lack is said."""
-    from hushbot.commands.train import cell
-
-    path = tmp_path / "cell.json"
-
-    def read(content: bytes) -> None:
-        path.write_bytes(content)
-        cell(path)
-
-    streams = as_json(mutated_values([CELL], SEED)), mutated_bytes([json.dumps(CELL).encode()], SEED)
-    tell("cells", hunt(read, taking_turns(*streams), seconds=seconds(1)))
-
-
 def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
     import torch
 

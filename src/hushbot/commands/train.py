@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hushbot.composition import compose, decisive
-from hushbot.errors import DataError, HushbotError
+from hushbot.errors import HushbotError
 from hushbot.machine_faults import machine_faults
 from hushbot.run import config_sha256
 from hushbot.storage import read_json
@@ -76,6 +76,4 @@ def say(line: str) -> None:
 def cell(path: Path) -> None:
     """Run one arm of a comparison, in its own process: a JSON file of config, path and trusted packages."""
     content = read_json(path)
-    if missing := [key for key in ("config", "path", "trust") if key not in content]:
-        raise DataError(f"{path} has no {', '.join(missing)}; only `hushbot compare` writes such a file")
     run(content["config"], Path(content["path"]), content["trust"])
