@@ -296,7 +296,7 @@ def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
         return _read_bounded(stream, f"{path}!{name}", min(found.compress_size, path.stat().st_size))
 
 
-def _read_bounded(stream: IO[bytes], where: str, packed_size: int | None) -> bytes:
+def _read_bounded(stream: IO[bytes] | gzip.GzipFile, where: str, packed_size: int | None) -> bytes:
     """Read a stream to its end, part by part, so that one that is too long is refused while it is short.
 
     Args:

@@ -200,7 +200,7 @@ def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
             setattr(config, _NAME_KEY, source.name)
         if Path(source.where).is_dir():
             check_size(Path(source.where), config)
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.where,
             config=config,
             dtype=dtype,
@@ -209,6 +209,7 @@ def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
             output_loading_info=True,
             **options,
         )
+        model, found = loaded
         check_loaded(source.where, found)
         return model
     except HushbotError:

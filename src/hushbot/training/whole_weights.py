@@ -68,8 +68,9 @@ def check_size(folder: Path, config: Any) -> None:
             f"{folder}: config.json describes {n_layers} layers, the files {len(shapes)} tensors; {_REMEDY}"
         )
     # Built without memory; what it would draw at random must not be missing from whoever draws next.
+    build: Any = AutoModelForCausalLM.from_config  # untyped
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        empty = build(config, trust_remote_code=False)
     n_described, n_held = sum(weight.numel() for weight in empty.parameters()), sum(map(_size, shapes))
     if n_described > LARGEST_RATIO * n_held:
         raise DataError(f"{folder}: config.json describes {n_described} weights, the files hold {n_held}; {_REMEDY}")
