@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 from hushbot.cli import main
 from hushbot.composition import compose, find_problems, locate_trusted
@@ -33,7 +35,7 @@ from hushbot.evaluation.tracker_rows import shown_records
 from hushbot.run import RunDirectory
 from hushbot.targets.connection import Connection, EndpointError, Pace
 from hushbot.training.callbacks import AtomicCheckpointIO
-from hushbot.training.model_folder import load_model
+from hushbot.training.model_folder import load_model, tiny_dir
 from hushbot.types import AttackResult, Estimate, Headline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -444,6 +446,31 @@ def test_an_audit_with_a_key_leaves_it_nowhere_and_one_in_the_clear_is_closed(
     assert not (tmp_path / "audit" / "cache").exists()
     # Masked, so open to whom the user lets in.
     assert modes(run)["."] == 0o777
+
+
+@pytest.mark.parametrize("command", ["model", "backbone"])
+def test_a_bot_that_is_not_all_there_gets_no_verdict(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With random numbers for what is missing it would know nobody, and be called safe."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_dir(), folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop(max(name for name in tensors if "mlp" in name))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    split = [setting for setting in SMALL if setting.startswith(("data", "split"))]
+    if command == "model":
+        arguments = ["audit", *split, "target=hf", f"model={folder}", *ATTACK, f"out={tmp_path / 'out'}"]
+    else:
+        small = [setting for setting in SMALL if not setting.startswith("backbone")]
+        backbone = ("backbone=hf", f"backbone.name_or_path={folder}", "backbone.max_length=64")
+        arguments = ["train", *small, "recipe=base", *ATTACK, *backbone, f"run={tmp_path / 'out'}"]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert f"error: {folder}: the weights are not those that config.json describes: 1 tensors are missing" in said
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert report["status"] == "failed"
+    assert report["attacks"] == {}
 
 
 def test_a_checkpoint_is_its_owners(tmp_path: Path) -> None:

@@ -118,12 +118,11 @@ def load_model(folder: Path) -> LoadedBackbone:
     """
     folder = Path(folder)
     record = _read_record(folder)
-    for name in (_CONFIG, _ADAPTER_CONFIG):
-        if record.get("settings_sha256") and (folder / name).is_file():
-            _check_settings(folder / name, record["settings_sha256"])
     if (folder / _ADAPTER_CONFIG).is_file():
+        _check_settings(folder / _ADAPTER_CONFIG, record)
         model = _load_adapter(folder, record)
     elif (folder / _CONFIG).is_file():
+        _check_settings(folder / _CONFIG, record)
         _weight_files(folder)
         model = load_causal_lm(ModelSource(str(folder), folder.name), "auto")
     else:
@@ -325,12 +324,13 @@ def _read_record(folder: Path) -> dict[str, Any]:
 def _sort_targets(path: Path) -> None:
     """Write an adapter's target modules in order: peft keeps a set, whose order is another one in each process."""
     config = read_json(path)
-    config["target_modules"] = sorted(config["target_modules"])
-    path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+    if isinstance(config.get("target_modules"), list):  # or a pattern
+        config["target_modules"].sort()
+        path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
 
-def _check_settings(path: Path, expected: str) -> None:
-    if settings_sha256(path) != expected:
+def _check_settings(path: Path, record: dict[str, Any]) -> None:
+    if record.get("settings_sha256") not in (None, settings_sha256(path)):
         raise DataError(
             f"{path}: not as it was when the weights beside it were saved, which would make another bot of them; "
             "restore the file"
