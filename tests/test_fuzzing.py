@@ -181,7 +181,7 @@ def test_doctor_never_raises_for_what_a_server_answers(tell: Tell, monkeypatch: 
             bot.sample(["Hello"], n=2, max_new_tokens=4, decoding=Decoding(), seed=0)
             bot.logprobs(["Hello"], [" there"])
 
-    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(3))
+    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(2))
     tell("doctor", found)
 
 
@@ -438,7 +438,7 @@ def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(config).encode()
     streams = as_yaml(mutated_values([config], SEED)), mutated_bytes([good], SEED)
-    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(3)))
+    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(2)))
 
 
 LEDGER = (
@@ -602,7 +602,7 @@ def test_overrides(tell: Tell) -> None:
     def read(content: bytes) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))
 
-    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(3)))
+    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(2)))
 
 
 OWN = b"""# @package recipe.mine
@@ -621,7 +621,7 @@ def test_own_groups(tmp_path: Path, tell: Tell) -> None:
         path.write_bytes(content)
         find_problems(compose("train", ["recipe=mine"], config_dir=tmp_path))
 
-    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(2)))
+    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(1.5)))
 
 
 def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
@@ -650,4 +650,4 @@ def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
     settings = json.loads(goods["adapter_config.json"])
     streams = [named(name, mutated_bytes([good], SEED)) for name, good in goods.items()]
     streams.append(named("adapter_config.json", as_json(mutated_values([settings], SEED))))
-    tell("adapter folders", hunt(read, taking_turns(*streams), seconds=seconds(3)))
+    tell("adapter folders", hunt(read, taking_turns(*streams), seconds=seconds(2)))

@@ -293,7 +293,7 @@ def test_the_same_adapter_is_the_same_files_in_every_process(tmp_path: Path) -> 
     from hushbot.training.model_folder import folder_sha256
 
     hashes = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):
         folder = tmp_path / seed
         environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
         subprocess.run([sys.executable, "-c", SAVE, str(folder)], check=True, env=environment, timeout=300)

@@ -34,6 +34,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = target.with_name(f"{target.name}.tmp")
+        scratch.unlink(missing_ok=True)  # one that somebody else may read stays so
         try:
             with open(scratch, "wb", opener=_for_the_owner) as file:
                 torch.save({**checkpoint, OUTLINE_KEY: outline_sha256(checkpoint)}, file)
