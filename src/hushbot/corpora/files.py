@@ -30,7 +30,7 @@ from hushbot.masking import mask_value
 OnError = Literal["raise", "skip"]
 
 MOST_BYTES = 2 * 2**30
-"""What a corpus file may hold once it is unpacked; the largest known one, SGD in ConvLab-3's form, is some 0.5 GB."""
+"""What a corpus file may hold once it is unpacked; SGD in ConvLab-3's form, judged by its sample, has some 0.5 GB."""
 MOST_RATIO = 200
 """How many times smaller a packed file may be; MultiWOZ's and SGD's are packed to a 16th to 24th, zeros to a 1000th."""
 MOST_BRACKETS = 1 / 16
