@@ -181,7 +181,7 @@ def test_doctor_never_raises_for_what_a_server_answers(tell: Tell, monkeypatch: 
             bot.sample(["Hello"], n=2, max_new_tokens=4, decoding=Decoding(), seed=0)
             bot.logprobs(["Hello"], [" there"])
 
-    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(3))
+    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(2))
     tell("doctor", found)
 
 
@@ -438,7 +438,7 @@ def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(config).encode()
     streams = as_yaml(mutated_values([config], SEED)), mutated_bytes([good], SEED)
-    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(3)))
+    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(2)))
 
 
 LEDGER = (
@@ -543,11 +543,14 @@ def test_checkpoints(tmp_path: Path, tell: Tell) -> None:
     from hushbot.training.callbacks import AtomicCheckpointIO
 
     path, reader = tmp_path / "last.ckpt", AtomicCheckpointIO()
-    torch.save({"weights": torch.zeros(3), "epoch": 1, "loops": {"a": [1, 2]}}, path)
+    good = {"weights": torch.zeros(3), "epoch": 1, "loops": {"a": [1, 2]}}
+    reader.save_checkpoint(good, path)
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        reader.load_checkpoint(path)
+        found = reader.load_checkpoint(path)
+        assert found.keys() == good.keys()
+        assert found["loops"] == good["loops"]
 
     found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(1.5), place=str(path))
     tell("checkpoints", found)
@@ -599,4 +602,52 @@ def test_overrides(tell: Tell) -> None:
     def read(content: bytes) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))
 
-    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(3)))
+    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(2)))
+
+
+OWN = b"""# @package recipe.mine
+_target_: hushbot.recipes.counterfactual.Counterfactual
+defaults: [_self_]
+seed: ${seed}
+nested: {_target_: os.mkdir, a: [1, null, 2.5e3]}
+"""
+
+
+def test_own_groups(tmp_path: Path, tell: Tell) -> None:
+    path = tmp_path / "recipe" / "mine.yaml"
+    path.parent.mkdir()
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        find_problems(compose("train", ["recipe=mine"], config_dir=tmp_path))
+
+    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(1.5)))
+
+
+def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
+    import torch
+
+    from hushbot.training.backbone import LoraSettings, TinyBackbone, save_model
+    from hushbot.training.model_folder import RECORD_NAME, load_model
+
+    torch.manual_seed(0)
+    made = TinyBackbone(lora=LoraSettings(r=2, targets=("q_proj",))).load()
+    folder = tmp_path / "adapter"
+    save_model(made.model, made.tokenizer, folder)
+    record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8")) | {"settings_sha256": None}
+    (folder / RECORD_NAME).write_text(json.dumps(record), encoding="utf-8")  # or every other change is known by it
+    names = ("adapter_config.json", "adapter_model.safetensors", RECORD_NAME)
+    goods = {name: (folder / name).read_bytes() for name in names}
+
+    def read(given: tuple[str, bytes]) -> None:
+        name, content = given
+        (folder / name).write_bytes(content)
+        try:
+            load_model(folder)
+        finally:
+            (folder / name).write_bytes(goods[name])
+
+    settings = json.loads(goods["adapter_config.json"])
+    streams = [named(name, mutated_bytes([good], SEED)) for name, good in goods.items()]
+    streams.append(named("adapter_config.json", as_json(mutated_values([settings], SEED))))
+    tell("adapter folders", hunt(read, taking_turns(*streams), seconds=seconds(2)))

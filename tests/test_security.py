@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
+import importlib.util
 import io
 import json
+import os
 import pickle
 import re
+import shutil
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +20,22 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from safetensors.torch import load_file, save_file
 
 from hushbot.cli import main
 from hushbot.composition import compose, find_problems, locate_trusted
 from hushbot.corpora import load
 from hushbot.corpora.split import SplitSettings, make_split, manifest
 from hushbot.errors import ConfigError, DataError, HushbotError
+from hushbot.evaluation.audited import chosen, setting_of
+from hushbot.evaluation.chatting import load_chat
 from hushbot.evaluation.gate import read_budget
 from hushbot.evaluation.tracker_rows import shown_records
 from hushbot.run import RunDirectory
 from hushbot.targets.connection import Connection, EndpointError, Pace
 from hushbot.training.callbacks import AtomicCheckpointIO
-from hushbot.training.model_folder import load_model
+from hushbot.training.model_folder import load_model, tiny_dir
 from hushbot.types import AttackResult, Estimate, Headline
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,6 +151,129 @@ def test_yaml_is_plain_data(text: str, said: str, tmp_path: Path) -> None:
         _ = RunDirectory(tmp_path).config
 
 
+TRAP = """
+from pathlib import Path
+Path({mark!r}).touch()
+def spring(*_, **__):
+    Path({mark!r}).touch()
+"""
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Put a module where it can be imported, and return the mark that it leaves when it is."""
+    mark, folder = tmp_path / "sprung", tmp_path / "importable"
+    folder.mkdir()
+    (folder / "hushbot_trap.py").write_text(TRAP.format(mark=str(mark)), encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    yield mark
+    sys.modules.pop("hushbot_trap", None)
+
+
+def blocks(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield where in a configuration a mapping stands."""
+    if isinstance(value, dict):
+        yield path
+        for key, inner in value.items():
+            yield from blocks(inner, (*path, key))
+
+
+def with_target(config: dict[str, Any], path: tuple[str, ...], key: str) -> dict[str, Any]:
+    changed = copy.deepcopy(config)
+    block = changed
+    for name in path:
+        block = block[name]
+    block[key] = "hushbot_trap.spring"
+    return changed
+
+
+def test_the_trap_springs(trap: Path) -> None:
+    with pytest.raises(ConfigError, match="--trust hushbot_trap"):
+        locate_trusted("hushbot_trap.spring")
+    assert not trap.exists()
+    locate_trusted("hushbot_trap.spring", ["hushbot_trap"])
+    assert trap.exists()
+
+
+def test_no_target_in_the_run_directory_of_somebody_else_is_built(trap: Path, tmp_path: Path) -> None:
+    config = compose("train", ["recipe=turn_level+value_copy", "attack=[membership]", "tracker=csv", "data=bookings"])
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    run.manifest_path.write_text("{}", encoding="utf-8")
+    places = list(blocks(config))
+    assert len(places) > 15
+    n_refused = 0
+    for path in places:
+        text = yaml.safe_dump(with_target(config, path, "_target_"))
+        run.config_path.write_text(text, encoding="utf-8")
+        for read in (
+            lambda: setting_of(run, ()),
+            lambda: load_chat(run, {"batch_rows": 16, "batch_tokens": 4096}, ()),
+            lambda: chosen(
+                compose("audit", ["target=http", "url=http://localhost:1", "model=m", f"run={run.path}"]), ()
+            ),
+        ):
+            try:
+                read()
+            except HushbotError:
+                n_refused += 1
+    assert n_refused > len(places)
+    assert not trap.exists()
+    assert "hushbot_trap" not in sys.modules
+
+
+@pytest.mark.parametrize("key", ["_target_", "_recursive_", "_partial_", "_args_", "defaults", "hydra"])
+def test_a_data_set_is_no_configuration(key: str, trap: Path, tmp_path: Path) -> None:
+    """Whatever stands in a data set's goals, states and tables is a text."""
+    evil = {key: "hushbot_trap.spring"}
+    turn = {"speaker": "user", "utterance": "${oc.env:HOME} hello", "utt_idx": 0, "state": {"hotel": evil}, **evil}
+    dialogues = [
+        {"dialogue_id": f"d{i}", "data_split": "train", "goal": evil, "turns": [turn], **evil} for i in range(4)
+    ]
+    (tmp_path / "dialogues.json").write_text(json.dumps(dialogues), encoding="utf-8")
+    ontology = {"domains": {"hotel": {"slots": {key: {}}, **evil}} if key == "_target_" else {}, **evil}
+    with contextlib.suppress(HushbotError):
+        (tmp_path / "ontology.json").write_text(json.dumps(ontology), encoding="utf-8")
+        load(tmp_path)
+    (tmp_path / "ontology.json").unlink()
+    corpus = load("unified", path=tmp_path)
+    drawn = make_split(corpus, SplitSettings(members=2, nonmembers=2, calibration=0, controls=0), 0)
+    with RunDirectory(tmp_path / "run").create({"seed": 0}, manifest(drawn, corpus, 0)) as run:
+        assert run.manifest["members"]
+    assert all(dialogue.turns[0].user == "${oc.env:HOME} hello" for dialogue in corpus.dialogues)
+    assert not trap.exists()
+
+
+def test_a_report_is_no_configuration(trap: Path, tmp_path: Path) -> None:
+    evil = {"_target_": "hushbot_trap.spring"}
+    estimate = Estimate(value=0.5, low=0.25, high=0.75, level=0.95, n=8, method="by hand").model_dump()
+    attack = {
+        "verdict": "leak",
+        "headline": {"metric": "auc", "estimate": estimate},
+        "control": evil | {"nonmembers": evil},
+        "blind": evil,
+        "examples": [evil],
+    }
+    content = {
+        "version": 1,
+        "status": "complete",
+        "run": {"id": "a-s0-00000000", "created": "2026-01-01T00:00:00+00:00", "seed": 0}
+        | {"config_sha256": "a", "data_sha256": "b", "versions": {"_target_": "hushbot_trap.spring"}},
+        "recipe": {"stack": ["turn_level"]},
+        "data": {"name": "x"} | dict.fromkeys(DATA_KEYS, 1),
+        "attacks": {"mine": attack},
+        "notes": ["_target_: hushbot_trap.spring"],
+    }
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report.json").write_text(json.dumps(content), encoding="utf-8")
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert not trap.exists()
+
+
+DATA_KEYS = ("members", "nonmembers", "calibration", "controls", "domains", "slots", "turns", "supervised_tokens")
+
+
 # No path out of a folder
 
 
@@ -240,6 +372,115 @@ def test_clear_text_is_behind_a_closed_door(tmp_path: Path) -> None:
     assert run.path.stat().st_mode & 0o777 == 0o755
     run.write_records("revealed", [{"value": "maria rossi"}], reveal=True)
     assert run.path.stat().st_mode & 0o777 == 0o700
+
+
+KEY = "sk-very-secret-9876543210"
+SMALL = (
+    *("data=bookings", "backbone=tiny", "split.members=4", "split.nonmembers=4", "split.calibration=1"),
+    *("split.controls=1", "utility.max_dialogues=1", "utility.max_new_tokens=4", "utility.responses=false"),
+    *("trainer.num_threads=1", "trainer.progress_bar=false"),
+)
+ATTACK = (
+    "attack=[untargeted_extraction]",
+    "attack.untargeted_extraction.decoders=[vanilla]",
+    *("attack.untargeted_extraction.n_samples=20", "attack.untargeted_extraction.k=20"),
+    "attack.untargeted_extraction.max_new_tokens=6",
+)
+TRACKERS = "tracker=[csv,wandb]" if importlib.util.find_spec("wandb") else "tracker=csv"
+
+
+def bytes_below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.mark.slow
+def test_an_audit_with_a_key_leaves_it_nowhere_and_one_in_the_clear_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from hushbot.serving import serving
+
+    monkeypatch.setenv("MY_KEY", KEY)
+    for name in ("HF_TOKEN", "WANDB_API_KEY"):
+        monkeypatch.setenv(name, f"{KEY}-{name}".ljust(40, "0"))
+    before = os.umask(0)  # as open as it gets
+    try:
+        run = tmp_path / "run"
+        assert main(["train", *SMALL, "recipe=base", "attack=[]", f"run={run}"]) == 0
+        chat, _ = load_chat(RunDirectory.open(run), {"batch_rows": 16, "batch_tokens": 4096}, ())
+        asked: list[str] = []
+        real = Connection._once
+        seen: list[str] = []
+
+        def once(connection: Connection, method: str, path: str, body: bytes | None) -> Any:
+            asked.append(str(connection.key_variable))
+            folder = tmp_path / "audit" / "cache"
+            if folder.is_dir():
+                seen.extend(f"{name} {mode:o}" for name, mode in modes(folder).items())
+            return real(connection, method, path, body)
+
+        monkeypatch.setattr(Connection, "_once", once)
+        with serving(chat.target, prompt_of=chat.prompt_of) as url:
+            common = ("audit", "target=http", "model=bot", f"run={run}", "key_variable=MY_KEY", *ATTACK, TRACKERS)
+            audit = (*common, f"url={url}", f"out={tmp_path / 'audit'}", "reveal=true")
+            assert main(list(audit)) == 0
+        assert set(asked) == {"MY_KEY"}
+        # And with an endpoint that is no more.
+        assert main([*common, f"url={url}", f"out={tmp_path / 'gone'}", "pace.n_tries=1"]) == 1
+    finally:
+        os.umask(before)
+    said = "".join(capfd.readouterr())
+    assert "Traceback" not in said
+    assert KEY not in said
+    written = bytes_below(tmp_path)
+    assert len(written) > 10
+    assert [str(path) for path, content in written.items() if KEY.encode() in content] == []
+    assert (tmp_path / "audit" / "config.yaml") in written
+    # Records in the clear.
+    assert modes(tmp_path / "audit")["."] == 0o700
+    assert {line for line in seen if line.startswith(". ")} == {". 700"}
+    assert {line.split()[1] for line in seen if not line.startswith(". ")} == {"600"}
+    assert not (tmp_path / "audit" / "cache").exists()
+    # Masked, so open to whom the user lets in.
+    assert modes(run)["."] == 0o777
+
+
+@pytest.mark.parametrize("command", ["model", "backbone"])
+def test_a_bot_that_is_not_all_there_gets_no_verdict(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With random numbers for what is missing it would know nobody, and be called safe."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_dir(), folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop(max(name for name in tensors if "mlp" in name))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    split = [setting for setting in SMALL if setting.startswith(("data", "split"))]
+    if command == "model":
+        arguments = ["audit", *split, "target=hf", f"model={folder}", *ATTACK, f"out={tmp_path / 'out'}"]
+    else:
+        small = [setting for setting in SMALL if not setting.startswith("backbone")]
+        backbone = ("backbone=hf", f"backbone.name_or_path={folder}", "backbone.max_length=64")
+        arguments = ["train", *small, "recipe=base", *ATTACK, *backbone, f"run={tmp_path / 'out'}"]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert f"error: {folder}: the weights are not those that config.json describes: 1 tensors are missing" in said
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert report["status"] == "failed"
+    assert report["attacks"] == {}
+
+
+def test_a_checkpoint_is_its_owners(tmp_path: Path) -> None:
+    """Its moments are gradients of the last few dialogues, so it tells more of them than the bot does."""
+    path, before = tmp_path / "run" / "checkpoints" / "last.ckpt", os.umask(0)
+    try:
+        AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(2)}, path)
+    finally:
+        os.umask(before)
+    assert modes(path.parent) == {".": 0o700, "last.ckpt": 0o600}
 
 
 def test_every_file_that_security_names_is_there() -> None:

@@ -51,6 +51,7 @@ def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = No
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     spelled = [spell_stack(override) for override in overrides]
     if config_dir is not None:
@@ -64,8 +65,9 @@ def compose(name: str, overrides: Sequence[str], *, config_dir: Path | None = No
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, name)) from error
-    except (AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        # Hydra's own way to refuse some overrides, such as a number where a group's option is named.
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError, RecursionError, YAMLError) as error:
+        # Hydra's own way to refuse some overrides, such as a number where a group's option is named; or a file of the
+        # user's own that is no YAML.
         raise ConfigError(f"{' '.join(spelled)}: not understood ({explain(error, name)})") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"configs/{name}.yaml is a {type(plain).__name__}; it must be a mapping")

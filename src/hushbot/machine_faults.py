@@ -62,7 +62,7 @@ def told(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in _REMEDIES:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}; {_REMEDIES[error.errno]}, {_AGAIN}"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _is_out_of_memory(error):
+    if is_out_of_memory(error):
         first = next(iter(str(error).splitlines()), "")
         return f"memory is not enough{f' ({first})' if first else ''}; {_MEMORY}, {_AGAIN}"
     if found := _OTHERS.search(str(error)):  # safetensors, torch
@@ -71,6 +71,8 @@ def told(error: BaseException) -> str | None:
     return None
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Say whether torch could not allocate on the CPU, for which it has no class."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory is not enough: Python's, a GPU's, or torch's on a CPU (no class)."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -134,3 +134,17 @@ def test_kill_9_keeps_all_of_a_call_or_none_of_it(tmp_path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     found = AnswerStore(tmp_path).get([b"%03d" % i for i in range(200)])
     assert found == {b"%03d" % i: b"kept" for i in range(100)}
+
+
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    store = AnswerStore(tmp_path)
+    store.put({b"kept": b"mine"})
+    store._connection.execute("PRAGMA max_page_count=8")  # as much as the disk holds
+    many = {bytes([i]) * 32: b"x" * 5000 for i in range(60)}
+    with pytest.raises(DataError, match=rf"{store.path} cannot be used: database or disk is full; make room"):
+        store.put(many)
+    assert store.get([b"kept", *many]) == {b"kept": b"mine"}  # all of a call, or none of it
+    store._connection.execute("PRAGMA max_page_count=100000")
+    store.put(many)
+    assert store.get([b"kept", *many]) == {b"kept": b"mine"} | many
+    store.close()

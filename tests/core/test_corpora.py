@@ -13,7 +13,7 @@ import pytest
 
 from hushbot import corpora
 from hushbot.corpora.recognise import recognise
-from hushbot.errors import ConfigError, DataError
+from hushbot.errors import ConfigError, DataError, HushbotError
 
 FRAMED = [{"dialogue_id": "a", "services": [], "turns": [{"speaker": "USER", "utterance": "hi", "frames": []}]}]
 DELTA = [{"dialogue_id": 1, "service": ["leave"], "speaker": [1], "utterance": ["hi"], "state": [{}]}]
@@ -163,3 +163,55 @@ def test_importing_the_package_loads_no_reader_and_no_heavy_library() -> None:
 def test_real_packs_are_recognised(shared_dir: Path, where: str, name: str, n_dialogues: int) -> None:
     found = corpora.load(shared_dir / where)
     assert (found.name.startswith(name), len(found.dialogues)) == (True, n_dialogues)
+
+
+EMPTY: dict[str, tuple[str, str, str]] = {
+    # reader, file, content
+    "unified": ("unified", "dialogues.json", "[]"),
+    "unified without a user": (
+        "unified",
+        "dialogues.json",
+        json.dumps([{"dialogue_id": "a", "turns": [{"speaker": "system", "utterance": "hello"}]}]),
+    ),
+    "multiwoz20": ("multiwoz20", "data.json", "{}"),
+    "multiwoz21": ("multiwoz21", "data.json", "{}"),
+    "multiwoz24": ("multiwoz24", "val.json", "{}"),
+    "multiwoz22": ("multiwoz22", "dialogues_001.json", "[]"),
+    "sgd": ("sgd", "dialogues_001.json", "[]"),
+    "schema_guided": ("schema_guided", "dialogues_001.json", "[]"),
+    "hr_multiwoz": ("hr_multiwoz", "hr.json", "[]"),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_corpus_without_dialogues_is_an_error_that_names_it(case: str, on_error: str, tmp_path: Path) -> None:
+    reader, name, content = EMPTY[case]
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(DataError, match=str(path)):
+            corpora.load(reader, path=path, on_error=on_error)
+
+
+@pytest.mark.parametrize("rows", [[], {}, {"train": []}, {"train": [], "test": []}])
+def test_no_rows_are_an_error(rows: object) -> None:
+    with pytest.raises(DataError, match="no usable dialogue"):
+        corpora.load("hub", rows_or_id=rows)
+
+
+def test_a_part_without_dialogues_can_be_read_and_not_be_split(tmp_path: Path) -> None:
+    """MultiWOZ's list files may leave a part nothing, which is no fault of the files."""
+    write(tmp_path / "data.json", ORIGINAL)
+    (tmp_path / "valListFile.txt").write_text("A.json", encoding="utf-8")
+    (tmp_path / "testListFile.txt").write_text("", encoding="utf-8")
+    corpus = corpora.load("multiwoz21", path=tmp_path, parts=["train"])
+    assert corpus.dialogues == ()
+    with pytest.raises(HushbotError):
+        corpora.split(corpus, seed=0)
+
+
+def test_every_reader_of_files_was_given_nothing() -> None:
+    from hushbot.corpora import _READERS
+
+    made = {"bookings", "medical_records", "hub"}  # bundled, invented, and above
+    assert {reader for reader, _, _ in EMPTY.values()} == _READERS.keys() - made

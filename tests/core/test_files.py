@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import random
+import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hushbot.corpora.files import Notes, Problems, find, locate, read_json, require
+from hushbot.corpora import files
+from hushbot.corpora.files import (
+    FREE_BYTES,
+    MOST_BRACKETS,
+    MOST_BYTES,
+    MOST_RATIO,
+    Notes,
+    Problems,
+    find,
+    locate,
+    members,
+    read_json,
+    read_text,
+    require,
+)
 from hushbot.errors import ConfigError, DataError
 
 
@@ -165,3 +183,89 @@ def test_case_24(shared_dir: Path) -> None:
     for name, says in (("latin1", "offset 56"), ("truncated", "cut"), ("lfs_pointer", "Git LFS pointer")):
         with pytest.raises(DataError, match=rf"24_{name}\.json.*{says}"):
             read_json(cases / f"24_{name}.json")
+
+
+# What would fill memory
+
+PACKED: dict[str, Callable[[Path, bytes], Path]] = {
+    "bomb.zip": lambda path, content: deflated(path, {"data/dialogues.json": content}),
+    "bomb.json.gz": lambda path, content: path.write_bytes(gzip.compress(content, mtime=0)) and path,
+}
+
+
+def deflated(path: Path, contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_is_packed_more_tightly_than_text_is_refused_before_it_is_unpacked(name: str, tmp_path: Path) -> None:
+    path = PACKED[name](tmp_path / name, b'["' + b" " * (64 * 2**20) + b'"]')  # to a 1000th
+    tracemalloc.start()
+    with pytest.raises(DataError, match=rf"{path}.*holds more than {FREE_BYTES} bytes, from \d+ packed ones"):
+        read_json(path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 3 * FREE_BYTES
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_small_files_may_be_packed_tightly(name: str, tmp_path: Path) -> None:
+    text = " " * (FREE_BYTES // 4)
+    assert read_json(PACKED[name](tmp_path / name, json.dumps([text]).encode())) == [text]
+
+
+@pytest.mark.parametrize("name", [*PACKED, "bomb.json"])
+def test_a_file_larger_than_any_corpus_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
+    pack = PACKED.get(name, lambda path, content: path.write_bytes(content) and path)
+    rng = random.Random(0)
+    path = pack(tmp_path / name, json.dumps([rng.random() for _ in range(1000)]).encode())
+    with pytest.raises(DataError, match=rf"{path}.*holds more than 10000 bytes"):
+        read_json(path)
+
+
+def test_a_member_that_says_it_is_packed_in_more_than_the_archive_has_is_not_believed(tmp_path: Path) -> None:
+    path = deflated(tmp_path / "a.zip", {"a.json": b"[" + b" " * (20 * 2**20) + b"]"})
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x01\x02") + 20  # the packed size in the archive's directory
+    content[at : at + 4] = (2**31).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=str(path)):
+        read_json(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_ways_of_packing_are_refused(method: int, tmp_path: Path) -> None:
+    path = deflated(tmp_path / "a.zip", {"a.json": b"[1]"}, method)
+    with pytest.raises(DataError, match=r"'a\.json' is packed with method \d+.*pack it anew"):
+        read_json(path)
+
+
+def test_brackets_alone_are_no_corpus(tmp_path: Path) -> None:
+    """An empty list takes three characters in a file and 56 bytes in memory."""
+    path = tmp_path / "a.json"
+    path.write_text("[" + "[]," * (FREE_BYTES // 3) + "[]]", encoding="utf-8")
+    with pytest.raises(DataError, match=rf"{path}: more than a bracket in 16 characters"):
+        read_json(path)
+
+
+@pytest.mark.shared
+def test_real_corpora_are_far_from_every_limit(shared_dir: Path) -> None:
+    """The limits are for bombs: the real files stay below an eighth of each of them."""
+    packed = [*shared_dir.glob("data/**/*.zip"), *shared_dir.glob("data/**/*.json.gz")]
+    assert len(packed) > 10
+    for path in packed:
+        for member in members(path) if path.suffix == ".zip" else [None]:
+            if member is not None and not member.endswith(".json"):
+                continue
+            text = read_text(path, member)
+            if len(text) < 10**6:
+                continue
+            with zipfile.ZipFile(path) if member else contextlib.nullcontext() as archive:
+                size = path.stat().st_size if archive is None else archive.getinfo(str(member)).compress_size
+            assert len(text) / size < MOST_RATIO / 8, path
+            assert len(text) < MOST_BYTES / 8, path
+            assert text.count("[") + text.count("{") < MOST_BRACKETS * len(text) / 3, path

@@ -24,7 +24,7 @@ from hushbot.errors import ConfigError, DataError, HushbotError
 from hushbot.protocols import Recipe
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.training import module as module_file
-from hushbot.training.callbacks import BestWeights, LastCheckpoint
+from hushbot.training.callbacks import AtomicCheckpointIO, BestWeights, LastCheckpoint
 from hushbot.training.data import DialogueData, Packer
 from hushbot.training.fit import FitResult, TrainerSettings
 from hushbot.training.module import TaskBot
@@ -289,6 +289,69 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(train: Train, tmp_
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(HushbotError, match=r"last\.ckpt is no checkpoint"):
         train()
+
+
+def without(checkpoint: dict[str, Any], *path: Any) -> None:
+    for key in path[:-1]:
+        checkpoint = checkpoint[key]
+    del checkpoint[path[-1]]
+
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], None]] = {
+    # Of the first four, Lightning says nothing, and trains another bot.
+    "no loops": lambda c: without(c, "loops"),
+    "no progress": lambda c: without(c, "loops", "fit_loop", "epoch_progress"),
+    "no schedule": lambda c: without(c, "lr_schedulers", 0, "last_epoch"),
+    "no moments of a weight": lambda c: without(c, "optimizer_states", 0, "state", 0),
+    "no weights": lambda c: without(c, "state_dict"),
+    "no optimiser": lambda c: without(c, "optimizer_states"),
+    "no history": lambda c: without(c, "hushbot", "history"),
+    "no version": lambda c: without(c, "pytorch-lightning_version"),
+    "other shapes": lambda c: c["state_dict"].update(dict.fromkeys(c["state_dict"], torch.zeros(3, 3))),
+    "another number": lambda c: c["hushbot"].update(tokens_trained=1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_checkpoint_that_lacks_a_part_is_an_error_that_names_the_file(
+    train: Train, tmp_path: Path, power_cut: PowerCut, damage: str
+) -> None:
+    with power_cut(TaskBot, "training_step", 5):
+        train(EVERY_STEP)
+    path = tmp_path / "a/checkpoints/last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    DAMAGES[damage](checkpoint)
+    torch.save(checkpoint, path)
+    with pytest.raises(HushbotError, match=rf"{path} is not as it was written.*; delete it to train from the start"):
+        train(EVERY_STEP)
+
+
+@pytest.mark.parametrize("damage", ["no weights", "no optimiser", "no history", "no version", "other shapes"])
+def test_a_whole_checkpoint_that_lightning_cannot_use_is_an_error_that_names_the_file(
+    train: Train, tmp_path: Path, power_cut: PowerCut, damage: str
+) -> None:
+    with power_cut(TaskBot, "training_step", 5):
+        train(EVERY_STEP)
+    path = tmp_path / "a/checkpoints/last.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    DAMAGES[damage](checkpoint)
+    AtomicCheckpointIO().save_checkpoint(checkpoint, path)
+    with pytest.raises(HushbotError, match=rf"{path} cannot be gone on from \(.*; delete it to train from the start"):
+        train(EVERY_STEP)
+
+
+def test_an_error_of_training_itself_is_not_the_checkpoints(
+    train: Train, power_cut: PowerCut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with power_cut(TaskBot, "training_step", 5):
+        train(EVERY_STEP)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TaskBot, "fill_gradients", fail)
+    with pytest.raises(ZeroDivisionError):
+        train(EVERY_STEP)
 
 
 def test_a_checkpoint_with_code_in_it_is_refused(train: Train, tmp_path: Path) -> None:

@@ -29,10 +29,12 @@ from hushbot.recipes.dp_sgd import DpSgd
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.schema import Schema
 from hushbot.training import gradients
+from hushbot.training.callbacks import AtomicCheckpointIO
 from hushbot.training.fit import FitResult, TrainerSettings
 from hushbot.training.guarantee import DOES_NOT_COVER
 from hushbot.training.ledger import PrivacyLedger, read_history
 from hushbot.training.module import STATE_KEY, TaskBot
+from hushbot.training.outline import OUTLINE_KEY
 from hushbot.training.packing import PackedDialogue, loss_sum, unpack_rows
 from hushbot.training.poisson import PoissonBatches
 from hushbot.training.private_module import DP_KEY, LEDGER_NAME, PrivateTaskBot
@@ -426,7 +428,7 @@ def test_a_checkpoint_of_another_mechanism_is_refused(
         del checkpoint[DP_KEY]
     else:
         checkpoint[DP_KEY]["settings"].update(changes)
-    torch.save(checkpoint, path)
+    AtomicCheckpointIO().save_checkpoint(checkpoint, path)
     with pytest.raises(PrivacyError, match=said):
         train(settings=EVERY_STEP)
 
@@ -443,7 +445,7 @@ def test_noise_that_another_machine_rounded_otherwise_is_taken_over(train: Train
     checkpoint = torch.load(path, weights_only=True)
     settings = checkpoint[DP_KEY]["settings"]
     settings["noise_multiplier"] = theirs = settings["noise_multiplier"] * (1 + 1e-9)
-    torch.save(checkpoint, path)
+    AtomicCheckpointIO().save_checkpoint(checkpoint, path)
     _, result = train(settings=EVERY_STEP)
     assert result.privacy is not None
     assert result.privacy.noise_multiplier == theirs
@@ -457,7 +459,7 @@ def test_noise_that_is_another_one_is_refused(train: Train, interrupted: Path, f
     path = interrupted / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     checkpoint[DP_KEY]["settings"]["noise_multiplier"] *= factor
-    torch.save(checkpoint, path)
+    AtomicCheckpointIO().save_checkpoint(checkpoint, path)
     with pytest.raises(PrivacyError, match="was written with noise_multiplier="):
         train(settings=EVERY_STEP)
 
@@ -799,6 +801,7 @@ def test_a_checkpoint_holds_what_is_listed_here_and_no_more(train: Train, tmp_pa
         "pytorch-lightning_version",
         "state_dict",
         DP_KEY,
+        OUTLINE_KEY,
         STATE_KEY,
     }
     assert set(checkpoint[DP_KEY]) == {"ledger_id", "n_steps", "stop_at", "settings"}

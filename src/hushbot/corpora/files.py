@@ -3,9 +3,11 @@
 Guarantees: a file is read whole or not at all; whatever is wrong with it (missing, cut, not UTF-8, a Git LFS
 pointer, a broken archive) is one `DataError` that names it. Archives are read in memory: nothing is extracted
 to disk, so a member's name cannot reach outside. Malformed dialogues of all files are reported together, or
-skipped and counted.
+skipped and counted. A file larger than `MOST_BYTES`, or packed more tightly than text can be (`MOST_RATIO`), is
+refused before it fills memory.
 
-Void if a file changes while it is being read.
+Void if a file changes while it is being read. A machine with less memory than a large corpus needs, about ten times
+its size, still runs out of it.
 """
 
 from __future__ import annotations
@@ -20,15 +22,27 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import IO, Any, Literal, NamedTuple, TypeVar, get_args
 
 from hushbot.errors import ConfigError, DataError
 from hushbot.masking import mask_value
 
 OnError = Literal["raise", "skip"]
 
+MOST_BYTES = 2 * 2**30
+"""What a corpus file may hold once it is unpacked; SGD in ConvLab-3's form, judged by its sample, has some 0.5 GB."""
+MOST_RATIO = 200
+"""How many times smaller a packed file may be; MultiWOZ's and SGD's are packed to a 16th to 24th, zeros to a 1000th."""
+MOST_BRACKETS = 1 / 16
+"""Opening brackets in a character of JSON; corpora have at most one in 57, and each empty list takes 56 bytes."""
+FREE_BYTES = 16 * 2**20
+"""Up to so much, neither ratio nor brackets matter."""
+
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of a zip archive's members. Others unpack to any length at once, and no corpus uses them."""
+_PART = 2**20
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, OSError, EOFError, ValueError, OverflowError, struct.error)
 """What a damaged archive makes the standard library raise; a name in it may be no text."""
 _MAX_LINES = 20
@@ -94,12 +108,15 @@ def read_json(path: Path, member: str | None = None) -> Any:
         member: Which file of a zip archive, by its whole name or its last part; default: the only .json.
 
     Raises:
-        DataError: The file is missing, cut, not UTF-8, not JSON, a Git LFS pointer or a broken archive.
+        DataError: The file is missing, cut, not UTF-8, not JSON, a Git LFS pointer, a broken archive, or would fill
+            memory.
     """
     if member is None and path.suffix == ".zip":
         member = _only_json(path)
     text = read_text(path, member)
     where = f"{path}!{member}" if member else str(path)
+    if len(text) > FREE_BYTES and text.count("[") + text.count("{") > MOST_BRACKETS * len(text):
+        raise DataError(f"{where}: more than a bracket in {1 / MOST_BRACKETS:g} characters; is this the right file?")
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -117,7 +134,7 @@ def read_text(path: Path, member: str | None = None) -> str:
     """Read a text file, plain, gzipped or in a zip archive, as UTF-8.
 
     Raises:
-        DataError: The file is missing, not UTF-8, a Git LFS pointer or a broken archive.
+        DataError: The file is missing, not UTF-8, a Git LFS pointer or a broken archive, or would fill memory.
     """
     where = f"{path}!{member}" if member else str(path)
     content = _read_bytes(path, member)
@@ -255,15 +272,52 @@ def _read_bytes(path: Path, member: str | None) -> bytes:
         if path.suffix == ".zip":
             name = _resolve(path, members(path), member) if member else _only_json(path)
             with zipfile.ZipFile(path) as archive:
-                return archive.read(name)
+                return _read_member(path, archive, name)
         if member is not None:
             raise DataError(f"{path}: asked for its member {member!r}, but it is no .zip archive")
         if path.suffix == ".gz":
             with gzip.open(path) as stream:
-                return stream.read()
-        return path.read_bytes()
+                return _read_bounded(stream, str(path), path.stat().st_size)
+        with path.open("rb") as plain:
+            return _read_bounded(plain, str(path), None)
     except (*_BROKEN, zlib.error, lzma.LZMAError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be read: {error}; fetch the file again") from error
+
+
+def _read_member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    found = archive.getinfo(name)
+    if found.compress_type not in _PACKINGS:
+        raise DataError(
+            f"{path}: {name!r} is packed with method {found.compress_type}, which may unpack to any length; pack it "
+            "anew with zip's usual method (deflate)"
+        )
+    with archive.open(found) as stream:
+        # The archive says how much a member takes, and may lie.
+        return _read_bounded(stream, f"{path}!{name}", min(found.compress_size, path.stat().st_size))
+
+
+def _read_bounded(stream: IO[bytes] | gzip.GzipFile, where: str, packed_size: int | None) -> bytes:
+    """Read a stream to its end, part by part, so that one that is too long is refused while it is short.
+
+    Args:
+        stream: What unpacks itself.
+        where: What to call it in an error.
+        packed_size: How many bytes it takes where it lies; None where it is not packed.
+
+    Raises:
+        DataError: It is larger than a corpus is, or than text that is packed to that size.
+    """
+    limit = MOST_BYTES if packed_size is None else min(MOST_BYTES, max(FREE_BYTES, MOST_RATIO * packed_size))
+    content = bytearray()
+    while part := stream.read(_PART):
+        content += part
+        if len(content) > limit:
+            packed = "" if packed_size is None else f", from {packed_size} packed ones"
+            raise DataError(
+                f"{where}: holds more than {limit} bytes{packed}: more than a corpus does ({MOST_BYTES} in one file, "
+                f"or {MOST_RATIO} times its packed size); if it is one, give it in several files, or unpacked"
+            )
+    return bytes(content)
 
 
 def _read_head(path: Path) -> bytes:

@@ -67,7 +67,8 @@ def load_multiwoz(
 
     Raises:
         ConfigError: An option is outside its choices.
-        DataError: A file cannot be read, or dialogues are malformed and `on_error` is `raise`.
+        DataError: A file cannot be read, the files hold no dialogue, or dialogues are malformed and `on_error` is
+            `raise`.
     """
     _check(version, parts)
     root = Path(path)
@@ -75,7 +76,9 @@ def load_multiwoz(
     problems, notes = Problems(on_error), Notes()
     reader = MultiwozReader(_separate_acts(files), notes)
     dialogues: dict[str, Dialogue] = {}
+    n_read = 0
     for source in _sources(root, files, parts, notes):
+        n_read += len(source.raw)
         for raw_id, raw in source.raw.items():
             dialogue_id = _plain_id(raw_id)
             if source.wanted is not None and dialogue_id not in source.wanted:
@@ -87,6 +90,10 @@ def load_multiwoz(
             except DataError as error:
                 problems.add(source.path, dialogue_id, str(error))
     skipped = problems.finish()
+    if not n_read:
+        raise DataError(f"{root}: holds no dialogue; correct data.path")
+    if not dialogues and skipped:
+        raise DataError("\n".join([f"{root}: holds no usable dialogue; correct data.path", *skipped]))
     database = _database(root, files, notes)
     kept = tuple(_with_lookups(dialogue, database) for dialogue in dialogues.values())
     return Corpus(

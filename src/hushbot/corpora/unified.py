@@ -50,7 +50,7 @@ def load_unified(path: str | Path, *, splits: Sequence[str] | None = None, on_er
 
     Raises:
         ConfigError: A split is not in the data.
-        DataError: A file cannot be read, or dialogues are malformed and `on_error` is `raise`.
+        DataError: A file cannot be read, holds no dialogue, or dialogues are malformed and `on_error` is `raise`.
     """
     problems, notes = Problems(on_error), Notes()
     if isinstance(splits, str):
@@ -65,6 +65,8 @@ def load_unified(path: str | Path, *, splits: Sequence[str] | None = None, on_er
         )
     kept, datasets = _read_all(raw, location, splits, problems, notes)
     skipped = problems.finish()
+    if not kept:
+        raise DataError("\n".join([f"{location.path}: holds no usable dialogue; correct data.path", *skipped]))
     for name in sorted(files):
         if name.endswith(".json") and "db" in name.lower():
             notes.add("database not read, the bot will see no lookups", name)

@@ -346,7 +346,7 @@ def _check_tokenizer(tokenizer: Any, model: CausalLM) -> None:
 def _load(path: str | Path, adapter: str | Path | None) -> tuple[Any, Any]:
     """Return a model, with its adapter if it has one, and its tokenizer."""
     # Imported here: peft takes seconds that a target around a model in memory need not spend.
-    from hushbot.training.model_folder import ModelSource, load_causal_lm, load_model, load_tokenizer
+    from hushbot.training.model_folder import ModelSource, load_causal_lm, load_model, load_tokenizer, put_adapter
 
     folder = Path(path)
     if folder.is_dir() and (adapter is None or (folder / "adapter_config.json").is_file()):
@@ -356,12 +356,8 @@ def _load(path: str | Path, adapter: str | Path | None) -> tuple[Any, Any]:
         return loaded.model, loaded.tokenizer
     source = ModelSource(str(path), str(path), local_files_only=folder.is_dir())
     model, tokenizer = load_causal_lm(source, "auto"), load_tokenizer(source, None)
-    return (model if adapter is None else _with_adapter(model, Path(adapter))), tokenizer
-
-
-def _with_adapter(model: Any, adapter: Path) -> Any:
-    from peft import PeftModel
-
-    if not (adapter / "adapter_model.safetensors").is_file():
+    if adapter is None:
+        return model, tokenizer
+    if not (Path(adapter) / "adapter_model.safetensors").is_file():
         raise ConfigError(f"target.adapter={adapter} holds no adapter_model.safetensors; save it in that format")
-    return PeftModel.from_pretrained(model, str(adapter), is_trainable=False)
+    return put_adapter(model, Path(adapter)), tokenizer

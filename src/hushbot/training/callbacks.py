@@ -2,7 +2,8 @@
 
 Guarantees: `last.ckpt` is the old one or the new one, whole, whenever the process dies (written beside it,
 synced, renamed); it holds the best weights so far too, so a resumed run restores the same ones. Checkpoints
-are read with `weights_only`: a file from elsewhere cannot run code.
+are read with `weights_only`: a file from elsewhere cannot run code. One that lacks a part is refused (see `outline`).
+Nobody but the owner reads one (0600).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from hushbot.errors import HushbotError
+from hushbot.machine_faults import is_out_of_memory
 from hushbot.training.module import EpochRecord, TaskBot
+from hushbot.training.outline import OUTLINE_KEY, outline_sha256
 from hushbot.types import Estimate
 
 
@@ -29,11 +32,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write beside the target, sync, rename."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = target.with_name(f"{target.name}.tmp")
+        scratch.unlink(missing_ok=True)  # one that somebody else may read stays so
         try:
-            with scratch.open("wb") as file:
-                torch.save(checkpoint, file)
+            with open(scratch, "wb", opener=_for_the_owner) as file:
+                torch.save({**checkpoint, OUTLINE_KEY: outline_sha256(checkpoint)}, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(scratch, target)
@@ -45,18 +49,29 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Read tensors and plain values; anything else in the file is refused.
 
         Raises:
-            HushbotError: The file is damaged or holds something else.
+            HushbotError: The file is damaged, holds something else, or is not as it was written.
         """
         try:
             checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:  # a damaged archive makes torch fail in any way there is
+            if is_out_of_memory(error):
+                raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise HushbotError(
                 f"{path} is no checkpoint that can be read ({reason}); delete it to train from the start"
             ) from error
+        if not isinstance(checkpoint, dict) or checkpoint.get(OUTLINE_KEY) != outline_sha256(checkpoint):
+            raise HushbotError(
+                f"{path} is not as it was written: a key or a value is missing, added or changed, or another program "
+                "or version wrote it; delete it to train from the start"
+            )
+        del checkpoint[OUTLINE_KEY]
         return checkpoint
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else may read: an optimiser's moments tell more of the last dialogues than a bot does."""
+    return os.open(path, flags, 0o600)
 
 
 class LastCheckpoint(Checkpoint):

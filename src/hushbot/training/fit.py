@@ -212,7 +212,7 @@ def _train(
     module: TaskBot, data: DialogueData, settings: TrainerSettings, checkpoint_dir: Path, watch: Watch | None
 ) -> FitResult:
     from hushbot.training.callbacks import BestWeights
-    from hushbot.training.loop import make_trainer, quiet_lightning, reproducible
+    from hushbot.training.loop import make_trainer, quiet_lightning, reproducible, resuming
     from hushbot.training.watching import Watcher
 
     path = checkpoint_dir / CHECKPOINT_NAME
@@ -223,9 +223,9 @@ def _train(
         best = BestWeights(patience=settings.patience, min_epochs=settings.min_epochs)
     with quiet_lightning():
         trainer = make_trainer(settings, data, path, [one for one in (best, watcher) if one is not None])
-        with reproducible(trainer, settings.num_threads):
+        with reproducible(trainer, settings.num_threads), resuming(path, module) as found:
             module.train()
-            trainer.fit(module, datamodule=data, ckpt_path=str(path) if path.exists() else None, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found), weights_only=True)
             module.eval()
     kept = _keep_weights(module, best, watcher)
     losses = [r.calibration_loss for r in module.history if r.calibration_loss is not None]

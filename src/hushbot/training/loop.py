@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Literal
 import pytorch_lightning as pl
 import torch
 
+from hushbot.errors import HushbotError
+from hushbot.machine_faults import told
 from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
 
 if TYPE_CHECKING:
     from hushbot.training.data import DialogueData
     from hushbot.training.fit import TrainerSettings
+    from hushbot.training.module import TaskBot
 
 
 def make_trainer(
@@ -79,6 +82,28 @@ def reproducible(trainer: pl.Trainer, num_threads: int | None) -> Iterator[None]
         finally:
             torch.use_deterministic_algorithms(was_deterministic)
             torch.set_num_threads(n_threads)
+
+
+@contextmanager
+def resuming(path: Path, module: TaskBot) -> Iterator[Path | None]:
+    """Yield the checkpoint to go on from, None where there is none, and say its name where it does not fit.
+
+    Raises:
+        HushbotError: Something failed after the checkpoint was asked for and before training went on.
+    """
+    found = path if path.exists() else None
+    try:
+        yield found
+    except HushbotError:
+        raise
+    except Exception as error:  # of a checkpoint that does not fit, Lightning makes any error there is
+        if found is None or module.has_begun or told(error) is not None:
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise HushbotError(
+            f"{path} cannot be gone on from ({reason}); delete it to train from the start, or restore the versions of "
+            "torch and pytorch-lightning that wrote it"
+        ) from error
 
 
 @contextmanager

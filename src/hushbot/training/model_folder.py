@@ -19,18 +19,32 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 
-from hushbot.errors import ConfigError, DataError
+from hushbot.errors import ConfigError, DataError, HushbotError
+from hushbot.machine_faults import is_out_of_memory
 from hushbot.storage import read_json
 from hushbot.tokens import start_token
 from hushbot.training.folders import new_folder
 from hushbot.training.smollm2 import smollm2_dir
+from hushbot.training.whole_weights import (
+    check_adapter,
+    check_adapter_description,
+    check_description,
+    check_loaded,
+    check_size,
+    settings_sha256,
+)
 
 RECORD_NAME = "hushbot_backbone.json"
-_ADAPTER_CONFIG = "adapter_config.json"
+_CONFIG, _ADAPTER_CONFIG = "config.json", "adapter_config.json"
 # Kept in the model's own configuration, so that it survives whatever is done to the model in between.
 _NAME_KEY = "hushbot_backbone"
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_RECORD_TYPES: dict[str, type] = {
+    **dict.fromkeys(("name", "dtype", "base_fingerprint", "started_from", "base_revision", "settings_sha256"), str),
+    "max_length": int,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,10 +96,12 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, started_from: str | 
         if is_adapter:
             # Anything but False makes peft ask the hub whether the vocabulary has grown; ours never does.
             model.save_pretrained(new, save_embedding_layers=False)
+            _sort_targets(new / _ADAPTER_CONFIG)
         else:
             model.save_pretrained(new)
         tokenizer.save_pretrained(new)
         (new / "README.md").unlink(missing_ok=True)
+        record["settings_sha256"] = settings_sha256(new / (_ADAPTER_CONFIG if is_adapter else _CONFIG))
         (new / RECORD_NAME).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         for file in new.rglob("*"):
             if file.is_file():
@@ -96,14 +112,17 @@ def load_model(folder: Path) -> LoadedBackbone:
     """Load what `save_model` wrote, or any folder in the same form, in evaluation mode.
 
     Raises:
-        DataError: The folder holds no model, has its weights in pickle form only, or its adapter belongs to
-            another base.
+        ConfigError: Something in it cannot be read.
+        DataError: The folder holds no model, has its weights in pickle form only or not all of them, its
+            configuration is not the one that was saved with them, or its adapter belongs to another base.
     """
     folder = Path(folder)
     record = _read_record(folder)
     if (folder / _ADAPTER_CONFIG).is_file():
+        _check_settings(folder / _ADAPTER_CONFIG, record)
         model = _load_adapter(folder, record)
-    elif (folder / "config.json").is_file():
+    elif (folder / _CONFIG).is_file():
+        _check_settings(folder / _CONFIG, record)
         _weight_files(folder)
         model = load_causal_lm(ModelSource(str(folder), folder.name), "auto")
     else:
@@ -163,21 +182,40 @@ def check_start(folder: Path, before: Any) -> None:
 
 
 def load_causal_lm(source: ModelSource, dtype: torch.dtype | str) -> Any:
-    """Load a base model without dropout; never pickled weights, never code from the repository."""
+    """Load a base model without dropout; never pickled weights, never code from the repository.
+
+    Raises:
+        ConfigError: Something cannot be read.
+        DataError: The weights are not all of the model that the configuration describes.
+    """
     options = {"revision": source.revision, "local_files_only": source.local_files_only}
     try:
+        check_description(source.where, PreTrainedConfig.get_config_dict(source.where, **options)[0])
         config = AutoConfig.from_pretrained(source.where, trust_remote_code=False, **options)
         for name, value in vars(config).items():
             if "drop" in name and isinstance(value, float):
                 setattr(config, name, 0.0)
         if not hasattr(config, _NAME_KEY):
             setattr(config, _NAME_KEY, source.name)
-        return AutoModelForCausalLM.from_pretrained(
-            source.where, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False, **options
+        if Path(source.where).is_dir():
+            check_size(Path(source.where), config)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.where,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **options,
         )
-    except (MemoryError, torch.OutOfMemoryError):
+        model, found = loaded
+        check_loaded(source.where, found)
+        return model
+    except HushbotError:
         raise
     except Exception as error:  # the folder is anybody's, and a damaged one makes transformers fail in any way there is
+        if is_out_of_memory(error):
+            raise
         raise ConfigError(
             f"backbone {source.name} ({source.where}): {type(error).__name__}: {error}\n(needed: a causal language "
             "model that transformers knows, with safetensors weights; set backbone.name_or_path)"
@@ -211,8 +249,12 @@ def load_tokenizer(source: ModelSource, max_length: int | None) -> Any:
 def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
     """Load an adapter on the base that its configuration, or else the bundled name, points to."""
     _weight_files(folder)
-    config = read_json(folder / _ADAPTER_CONFIG)
+    config = check_adapter_description(folder)
     where, name = config.get("base_model_name_or_path"), record.get("name")
+    if where is not None and not isinstance(where, str):
+        raise DataError(
+            f"{folder / _ADAPTER_CONFIG}: base_model_name_or_path={where!r} is no path; name the base model"
+        )
     if not Path(where or "").is_dir() and name in ("tiny", "smollm2"):
         # The run was made on another machine or in another environment.
         where = str(tiny_dir() if name == "tiny" else smollm2_dir())
@@ -220,11 +262,31 @@ def _load_adapter(folder: Path, record: dict[str, Any]) -> Any:
         raise DataError(f"{folder / _ADAPTER_CONFIG}: base_model_name_or_path is empty; name the base model there")
     dtype = getattr(torch, record.get("dtype") or "float32")
     source = ModelSource(where, name or where, record.get("base_revision"), Path(where).is_dir())
-    model = PeftModel.from_pretrained(load_causal_lm(source, dtype), str(folder), is_trainable=False)
+    model = put_adapter(load_causal_lm(source, dtype), folder)
     expected = record.get("base_fingerprint")
     if expected is not None and base_fingerprint(model) != expected:
         raise DataError(f"{folder}: the base {where} is not the one this adapter was trained on; restore that one")
     return model
+
+
+def put_adapter(model: Any, folder: Path) -> Any:
+    """Put a low-rank adapter of a folder on a base model, whole or not at all.
+
+    Raises:
+        DataError: The folder holds no such adapter, or it does not fit the model.
+    """
+    folder = Path(folder)
+    check_adapter_description(folder)
+    try:
+        adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=False)
+    except Exception as error:  # as above
+        if is_out_of_memory(error):
+            raise
+        raise DataError(
+            f"{folder}: the adapter cannot be put on its base ({type(error).__name__}: {error}); restore both"
+        ) from error
+    check_adapter(folder, adapted)
+    return adapted
 
 
 def _base_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -247,7 +309,32 @@ def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_NAME
     if not path.is_file():
         return {}
-    return read_json(path)
+    record = read_json(path)
+    for key, value in record.items():
+        is_right = key not in _RECORD_TYPES or value is None or type(value) is _RECORD_TYPES[key]
+        if (
+            not is_right
+            or (key == "dtype" and value not in (None, *_DTYPES))
+            or (key == "max_length" and value is not None and value < 2)
+        ):
+            raise DataError(f"{path}: {key}={value!r} is not what save_model writes; restore the file")
+    return record
+
+
+def _sort_targets(path: Path) -> None:
+    """Write an adapter's target modules in order: peft keeps a set, whose order is another one in each process."""
+    config = read_json(path)
+    if isinstance(config.get("target_modules"), list):  # or a pattern
+        config["target_modules"].sort()
+        path.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def _check_settings(path: Path, record: dict[str, Any]) -> None:
+    if record.get("settings_sha256") not in (None, settings_sha256(path)):
+        raise DataError(
+            f"{path}: not as it was when the weights beside it were saved, which would make another bot of them; "
+            "restore the file"
+        )
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -122,6 +122,8 @@ class TaskBot(pl.LightningModule):
         self.measured: Mapping[str, Estimate] = {}
         """What a watch saw after the epoch that is ending."""
         self.tokens_trained = 0
+        self.has_begun = False
+        """Whether training has started, or gone on from its checkpoint."""
         self._epoch_loss = 0.0
         self._epoch_tokens = 0
         self._calibration_loss = 0.0
@@ -305,6 +307,7 @@ class TaskBot(pl.LightningModule):
             torch.manual_seed(self.plan.seed)
         else:
             _set_random_state(self._random_state)
+        self.has_begun = True
         self._started = time.perf_counter()
 
     def on_train_end(self) -> None:
