@@ -33,7 +33,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -350,13 +350,16 @@ PART = 4
 LLAMA = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32}
 
 
+VOCABULARY = 32_000
+
+
 def tell_layers(corpus: Corpus) -> None:
     """Print what a layer of Llama-2-7B holds in training, from models of a part of its width and few layers."""
     backbone = load_backbone("smollm2", lora=False) or load_backbone("tiny", lora=False)
     if backbone is None:
         raise RuntimeError("the bundled backbone is not there; reinstall hushbot")
     known = [dialogue for dialogue in corpus.dialogues if any(turn.state for turn in dialogue.turns)]
-    packs = sorted(packed(known, backbone), key=lambda one: one.n_tokens)
+    packs = [within(one) for one in sorted(packed(known, backbone), key=lambda one: one.n_tokens)]
     for which, one in (("middling", packs[len(packs) // 2]), ("longest", packs[-1])):
         for lora in (True, False):
             held = {layers: step_bytes(llama(layers, lora=lora), [one], bf16=True) for layers in (1, 3)}
@@ -371,6 +374,11 @@ def tell_layers(corpus: Corpus) -> None:
             )
 
 
+def within(one: PackedDialogue) -> PackedDialogue:
+    """Return a dialogue whose tokens Llama has; which they are is of no matter here."""
+    return replace(one, input_ids=one.input_ids % VOCABULARY, targets=one.targets % VOCABULARY)
+
+
 def layer_weights(part: int) -> int:
     width, inner = LLAMA["hidden_size"] // part, LLAMA["intermediate_size"] // part
     return 4 * width * width + 3 * width * inner
@@ -379,7 +387,7 @@ def layer_weights(part: int) -> int:
 def llama(layers: int, *, lora: bool) -> Any:
     torch.manual_seed(0)
     shape = {name: size // PART for name, size in LLAMA.items()}
-    config = LlamaConfig(vocab_size=32_000, num_hidden_layers=layers, max_position_embeddings=4096, **shape)
+    config = LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=4096, **shape)
     model = LlamaForCausalLM(config)
     if not lora:
         return model
