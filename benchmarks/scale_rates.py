@@ -10,7 +10,8 @@ Prints tables and claims nothing; `docs/scaling.md` works out from them what Lla
 * `rates`: floating-point operations of training, sampling and scoring by the usual count (two for each weight of a
   matrix and each token, and attention), per CPU second, beside what a bare matrix product reaches in the same process.
 * `memory`: the most bytes that tensors hold beyond the weights and their gradients, from the allocations in torch's
-  profiler trace. One and two layers of Llama-2-7B's width, at random weights, tell what one more layer costs.
+  profiler trace. Llamas of a quarter of Llama-2-7B's width, with random weights and one or three layers, tell what one
+  more layer costs.
 * `host`: resident memory of a fresh process (Linux only) that reads, splits, packs and indexes a corpus.
 * `growth`: CPU time of the same at several sizes; from size to size, a cost of c n^e has the exponent e.
 
@@ -446,7 +447,7 @@ def growth(sizes: Sequence[int]) -> None:
 
 
 def host(sizes: Sequence[int]) -> None:
-    """Print what a fresh process holds after each stage, per dialogue."""
+    """Print what a fresh process holds after each stage."""
     if MULTIWOZ.is_dir():
         tell_host("MultiWOZ 2.1", MULTIWOZ)
     for n in sizes:
