@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,19 @@ def test_stackable_options_are_keyed_by_their_name(group: str) -> None:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         if "fit" not in content:
             assert list(content) == [path.stem]
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the words of each `hushbot train`, `audit` or `compare` in the shell blocks of a page."""
+    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in text.split("```sh\n")[1:]]
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [
+        shlex.split(line) for line in lines if line.startswith(("hushbot train", "hushbot audit", "hushbot compare"))
+    ]
+
+
+@pytest.mark.parametrize("words", commands("scaling.md"), ids=" ".join)
+def test_a_command_of_the_scaling_page_composes(words: list[str]) -> None:
+    _, verb, *overrides = words
+    assert find_problems(compose(verb, overrides)) == []

@@ -12,6 +12,7 @@ permutations.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +27,14 @@ _EQUAL = 1e-12  # what is equal but for rounding is equal: a tie that is missed 
 
 def deal_sides(is_member: BoolArray, n_deals: int, rng: np.random.Generator) -> BoolArray:
     """Return who is a member, a row per cluster: in truth in the first column, dealt anew in the others."""
-    return np.column_stack([is_member, *(rng.permutation(is_member) for _ in range(n_deals))])
+    return np.column_stack(list(_deals(is_member, n_deals, rng)))
+
+
+def _deals(is_member: BoolArray, n_deals: int, rng: np.random.Generator) -> Iterator[BoolArray]:
+    """Yield who is a member in truth, and then in each deal."""
+    yield is_member
+    for _ in range(n_deals):
+        yield rng.permutation(is_member)
 
 
 def areas(scores: FloatArray, is_member: BoolArray) -> FloatArray:
@@ -90,7 +98,9 @@ def auc_p(
     brought = np.column_stack([np.bincount(numbers), np.bincount(numbers, weights=ranks)])
     is_member = np.arange(len(brought)) < n_groups(first)
     order = np.lexsort((brought[:, 1], brought[:, 0]))
-    dealt = deal_sides(is_member[order], n_deals, np.random.default_rng(seed))
-    n_members, rank_sums = brought[order].T @ dealt
+    # Deal by deal: all of them at once would be thousands of numbers for each cluster.
+    totals = brought[order].T
+    deals = _deals(is_member[order], n_deals, np.random.default_rng(seed))
+    n_members, rank_sums = np.array([totals @ dealt for dealt in deals]).T
     found = (rank_sums - n_members * (n_members + 1) / 2) / (n_members * (n_all - n_members))
     return two_sided_p(float(found[0]), found[1:])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -82,3 +83,16 @@ def test_it_holds_its_level_where_nothing_differs() -> None:
 
 def test_an_empty_side_has_no_p() -> None:
     assert auc_p([], [1.0]) is None
+
+
+def test_memory_does_not_grow_with_the_deals() -> None:
+    rng = np.random.default_rng(5)
+    members, others = rng.normal(0.1, 1, 2000), rng.normal(0, 1, 2000)
+    auc_p(members[:20], others[:20], n_deals=100)  # imports and first-time allocations
+    tracemalloc.start()
+    try:
+        auc_p(members, others, n_deals=1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1000 * 4000 / 2, "a table of all deals, a byte for each cluster, is twice as much"
