@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,12 @@ from hushbot.composition import compose, config_files, config_root, find_problem
 
 OPTIONS = [path for path in config_files() if path.parent != config_root()]
 N_OPTIONS = 48
+SCALING = (Path(__file__).resolve().parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8")
+GRIDS = [
+    shlex.split(command)[2:]
+    for command in re.findall(r"^hushbot compare .*", SCALING.replace("\\\n", " "), flags=re.MULTILINE)
+    if "launcher" in command
+]
 PATH_NEEDED = "data.path=somewhere"
 COMPARE_GROUPS = ("experiment", "launcher")
 
@@ -64,3 +72,13 @@ def test_stackable_options_are_keyed_by_their_name(group: str) -> None:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         if "fit" not in content:
             assert list(content) == [path.stem]
+
+
+@pytest.mark.parametrize("overrides", GRIDS, ids=lambda overrides: " ".join(overrides[2:]))
+def test_commands_of_the_guide_to_grids_compose(overrides: list[str]) -> None:
+    assert find_problems(compose("compare", overrides)) == []
+
+
+def test_the_guide_to_grids_shows_every_launcher() -> None:
+    chosen = {compose("compare", overrides)["launcher"]["_target_"] for overrides in GRIDS}
+    assert len(chosen) == len(list((config_root() / "launcher").glob("*.yaml")))

@@ -47,7 +47,8 @@ def test_a_run_is_named_after_recipe_seed_and_configuration() -> None:
 def test_a_run_keeps_its_name_wherever_and_however_it_is_run() -> None:
     name = train.run_path(compose("train", [])).name
     assert train.run_path(compose("train", ["runs_dir=elsewhere"])).name == name
-    assert train.run_path(compose("compare", ["launcher.workers=7", "arms=[base]", "seeds=[0,1]"])).name == name
+    for launcher in (["launcher.workers=7"], ["launcher=ray", "launcher.address=auto"], ["launcher=slurm"]):
+        assert train.run_path(compose("compare", [*launcher, "arms=[base]", "seeds=[0,1]"])).name == name
     assert train.run_path(compose("train", ["trainer.max_epochs=3"])).name != name
     assert train.run_path(compose("train", ["reveal=true"])).name != name
 
