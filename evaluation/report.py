@@ -21,7 +21,7 @@ from hushbot.evaluation.sheets import metrics_csv, roc_csv
 from hushbot.evaluation.tradeoff import arm_name, control_of, rows_of, tradeoff_csv, tradeoff_figure
 from hushbot.evaluation.wording import NOT_MEASURED, guarantee, show, summary
 from hushbot.report_hash import report_sha256
-from hushbot.run import write_atomically
+from hushbot.storage import remove_scratch, write_atomically
 from hushbot.types import AuditReport, Metric
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def write_comparison(runs: Sequence[Path], out: Path, settings: ComparisonSettin
     found = read_reports(runs)
     rows, comparison = rows_of(found.reports), compare_arms(found.reports, settings)
     out.mkdir(parents=True, exist_ok=True)
+    remove_scratch(out)
     write_atomically(out / "tradeoff.csv", tradeoff_csv(rows, comparison.standings).encode("utf-8"))
     write_atomically(out / "comparisons.csv", comparisons_csv(comparison).encode("utf-8"))
     write_atomically(out / "metrics.csv", metrics_csv(found.reports).encode("utf-8"))

@@ -279,10 +279,10 @@ def history_limit(experiment: Experiment, settings: UtilitySettings, target: Tar
 
 
 def finish(experiment: Experiment, directory: RunDirectory, report: AuditReport) -> AuditReport:
-    """Mark the report complete, write its card and tell the trackers."""
+    """Write the card, mark the report complete and tell the trackers."""
     report = report.model_copy(update={"status": "complete", "error": None})
+    write_card(report, directory.path)  # first: a run whose report is complete is not looked at again
     directory.write_report(report)
-    write_card(report, directory.path)
     for tracker in experiment.trackers.values():
         tracker.log(report)
     return report

@@ -81,3 +81,9 @@ def commands(page: str) -> list[list[str]]:
 def test_a_command_of_the_scaling_page_composes(words: list[str]) -> None:
     _, verb, *overrides = words
     assert find_problems(compose(verb, overrides)) == []
+
+
+def test_the_scaling_page_shows_every_launcher() -> None:
+    grids = [words[2:] for words in commands("scaling.md") if words[1] == "compare" and "launcher" in " ".join(words)]
+    chosen = {compose("compare", overrides)["launcher"]["_target_"] for overrides in grids}
+    assert len(chosen) == len(list((config_root() / "launcher").glob("*.yaml")))

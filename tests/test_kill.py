@@ -1,8 +1,9 @@
-"""kill -9 at many moments of one comparison: the same command always ends with what an undisturbed one measured.
+"""kill -9 at random moments of a comparison: the same command always ends with what an undisturbed one measured.
 
-Twenty kills in two folders: before a write drawn at random (configuration, checkpoints, model, records, reports, pages,
-comparison), and at a random moment inside training, utility, sampling and scoring. Commands are forked from a process
-that has imported everything: a command costs what it does, not the imports.
+Each folder is a comparison that is killed again and again: inside training, sampling and scoring after a time drawn at
+random, and while configuration, checkpoints, model, records, reports, cards, pages and comparison are written before a
+write drawn at random. Commands are forked from a process that has imported everything: a command costs what it does,
+not the imports. How a killed process of a real launcher is tried again is in `test_grids`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hushbot.report_hash import report_sha256
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,17 +48,42 @@ COMMAND = (
     "attack.untargeted_extraction.k=20",
     "attack.untargeted_extraction.max_new_tokens=30",
     "attack.membership.n_draws=100",
+    "attack.membership.n_permutations=99",
     "utility.max_dialogues=1",
     "utility.max_new_tokens=20",
     "utility.latency_turns=0",
     "utility.responses=false",
-    "arms=[turn_level]",
+    "arms=[base,turn_level]",
     "~launcher",
     "+launcher._target_=killing.InProcess",
 )
-PHASES = ("training turn_level", "measuring the utility", "with untargeted_extraction", "with membership")
-KILLS_PER_FOLDER = 10
-TIMES = {"created", "seconds", "seconds_per_turn", "peak_memory_mb"}
+EXTRACTION = "untargeted_extraction"
+MOMENTS = (
+    ("starting", "write"),
+    ("utility, sampling", "seconds"),
+    ("report", "write"),  # until here nothing is trained: this is the arm `base`, which is done after that
+    ("training", "seconds"),
+    ("training", "write"),
+    ("saving", "write"),
+    (f"{EXTRACTION}, sampling", "seconds"),
+    (f"{EXTRACTION}, scoring", "seconds"),
+    ("records", "write"),
+    ("membership, scoring", "seconds"),
+    ("card", "write"),
+    ("page", "write"),
+    ("comparing", "seconds"),
+    ("comparing", "write"),
+)
+"""Where each command of a folder is killed, in an order in which all can be met."""
+PHASES = {
+    "training": ("training",),
+    "sampling": ("utility, sampling", f"{EXTRACTION}, sampling"),
+    "scoring": ("utility, scoring", f"{EXTRACTION}, scoring", "membership, scoring"),
+    "report writing": ("records", "report", "card", "page"),
+    "compare": ("comparing",),
+}
+TABLES = ("comparisons.csv", "roc.csv")
+"""Without times."""
 
 
 @dataclass
@@ -63,21 +92,18 @@ class Nursery:
 
     process: subprocess.Popen[str]
     log: Path
-    kills: list[str] = field(default_factory=list)
-    """The last line that each killed command had said."""
 
-    def run(self, folder: Path, **how: Any) -> int:
-        """Run the command in a folder; return its exit code, or minus the signal that killed it."""
-        asked = {"arguments": COMMAND, "folder": str(folder), "log": str(self.log), **how}
+    def run(self, folder: Path, kill: Mapping[str, Any] | None = None) -> str | None:
+        """Run the command in a folder; return the place where it was killed, None if it came to its end."""
+        asked = {"arguments": COMMAND, "folder": str(folder), "log": str(self.log), "kill": kill or {}}
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(json.dumps(asked), file=self.process.stdin, flush=True)
-        code = int(self.process.stdout.readline())
-        if code == -9:
-            self.kills.append((self.said().splitlines() or ["nothing said yet"])[-1])
-        else:
-            assert code == 0, self.said()
-        return code
+        answer = json.loads(self.process.stdout.readline())
+        if answer["code"] == -9:
+            return str(answer["place"])
+        assert answer["code"] == 0, self.said()
+        return None
 
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
@@ -97,49 +123,73 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     process.communicate()
 
 
+@dataclass(frozen=True)
+class Undisturbed:
+    """A command that nobody killed."""
+
+    found: Mapping[str, Any]
+    seconds: Mapping[str, float]
+    """That it spent at each place."""
+    writes: Mapping[str, int]
+    """That it made in each step."""
+
+    def moment(self, place: str, unit: str, rng: random.Random) -> dict[str, Any]:
+        """Draw a moment at a place."""
+        step = place.partition(",")[0]
+        # Half of the writes, in the first arm's share or what an attempt before has left.
+        drawn = rng.uniform(0, self.seconds[place]) if unit == "seconds" else rng.randint(1, self.writes[step] // 2)
+        return {"place": place, "step": step, unit: drawn}
+
+
 @pytest.fixture(scope="module")
-def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Mapping[str, Any]]:
-    """Return how many writes a command makes that nobody kills, and what it comes to."""
+def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
-    nursery.run(folder)
-    (n_writes,) = re.findall(r"^writes=(\d+)$", nursery.said(), flags=re.MULTILINE)
-    return int(n_writes), result(folder)
+    assert nursery.run(folder) is None
+    (spent,) = re.findall(r"^spent=(.*)$", nursery.said(), flags=re.MULTILINE)
+    print(spent)
+    return Undisturbed(result(folder), **json.loads(spent))
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """Return what a comparison measured: reports and tables without times, records and weights to the last bit."""
-    (run,) = (folder / "runs").iterdir()
-    files = [*run.glob("records/*.parquet"), *run.glob("model/*.safetensors"), run / "manifest.json"]
-    found: dict[str, Any] = {path.name: path.read_bytes() for path in files}
-    assert sorted(found) == [
-        "manifest.json", "membership.parquet", "model.safetensors", "untargeted_extraction.parquet", "utility.parquet",
-    ]  # fmt: skip
-    found["report"] = untimed(json.loads((run / "report.json").read_text(encoding="utf-8")))
-    for path in (run / "report.html", run / "privacy_card.md", folder / "comparison" / "tradeoff.csv"):
-        assert path.stat().st_size > 0
-    assert not (run / "checkpoints").exists()
+    """Return what a comparison came to: which files there are, and what of them no clock decides."""
+    found: dict[str, Any] = {"files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))}
+    for path in (*folder.rglob("*.parquet"), *folder.rglob("*.safetensors"), *folder.rglob("manifest.json")):
+        found[str(path.relative_to(folder))] = path.read_bytes()
+    for name in TABLES:
+        found[name] = (folder / "comparison" / name).read_bytes()
+    for path in folder.rglob("report.json"):
+        found[path.parent.name] = report_sha256(json.loads(path.read_text(encoding="utf-8")))
     return found
 
 
-def untimed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: untimed(inner) for key, inner in value.items() if key not in TIMES}
-    return [untimed(inner) for inner in value] if isinstance(value, list) else value
+def finished(folder: Path) -> dict[str, dict[Path, tuple[int, bytes]]]:
+    """Return every finished run with its files: when they were written, and what they hold."""
+    runs = {}
+    for path in folder.glob("runs/*/report.html"):
+        files = [file for file in path.parent.rglob("*") if file.is_file() and file.name != ".lock"]
+        runs[path.parent.name] = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+    return runs
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_command_that_is_killed_again_and_again_ends_like_one_that_is_not(
-    seed: int, nursery: Nursery, undisturbed: tuple[int, Mapping[str, Any]], tmp_path: Path
+    seed: int, nursery: Nursery, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    n_writes, expected = undisturbed
-    rng = random.Random(seed)
-    before = len(nursery.kills)
-    phases = list(PHASES)
-    while len(nursery.kills) < before + KILLS_PER_FOLDER:
-        # Few enough writes that the run is not over before all phases were met.
-        nursery.run(tmp_path, die_at=rng.randint(1, n_writes // 8))
-        if phases:
-            nursery.run(tmp_path, phrase=phases.pop(0), seconds=rng.uniform(0, 0.5))
-    assert nursery.run(tmp_path) == 0
-    print(f"{len(nursery.kills) - before} kills:", *nursery.kills[before:], sep="\n  ")
-    assert result(tmp_path) == expected
+    rng, places, kept = random.Random(seed), [], {}
+    for place, unit in MOMENTS:
+        kill = undisturbed.moment(place, unit, rng)
+        for _ in range(6):
+            places.append(nursery.run(tmp_path, kill))
+            kept = finished(tmp_path) | kept
+            if places[-1] == place or unit == "write":
+                break
+            kill[unit] /= 2  # the step was over before
+    assert nursery.run(tmp_path) is None
+    counts = Counter(next((p for p, names in PHASES.items() if place in names), "elsewhere") for place in places)
+    print(f"{len(places)} kills ({', '.join(f'{phase} {n}' for phase, n in counts.items())}):", *places, sep="\n  ")
+    assert not Counter(place for place, _ in MOMENTS) - Counter(places), "not every place was met"
+    assert set(PHASES) <= set(counts)
+    assert None not in places, "a command came to its end before it was killed"
+    assert len(kept) == 2
+    assert finished(tmp_path) == kept, "a file of a finished run has changed"
+    assert result(tmp_path) == undisturbed.found

@@ -29,6 +29,7 @@ import math
 import os
 import platform
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -39,7 +40,16 @@ from pydantic import ValidationError
 
 from hushbot.errors import AuditError, DataError
 from hushbot.masking import mask_row
-from hushbot.storage import differences, float_leaves, plain_json, read_json, read_yaml, without_keys, write_atomically
+from hushbot.storage import (
+    differences,
+    float_leaves,
+    plain_json,
+    read_json,
+    read_yaml,
+    remove_scratch,
+    without_keys,
+    write_atomically,
+)
 from hushbot.types import AuditReport, as_estimate
 
 __all__ = [
@@ -99,6 +109,7 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         try:
+            self._clear()
             # Both are compared before either is written: a refused run leaves the directory as it was.
             if self.config_path.exists():
                 _refuse_difference(
@@ -263,6 +274,13 @@ class RunDirectory:
         handle.write(str(os.getpid()))
         handle.flush()
         self._lock = handle
+
+    def _clear(self) -> None:
+        """Remove what a process that was killed had not finished: parts of files, and of a model."""
+        for folder in (self.path, self.records):
+            remove_scratch(folder)
+        for scratch in self.path.glob(f".{self.model.name}-*"):
+            shutil.rmtree(scratch, ignore_errors=True)
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:

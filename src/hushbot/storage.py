@@ -8,10 +8,13 @@ What voids it: file systems that do not honour fsync or an atomic rename.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,20 +23,24 @@ from typing import Any
 from hushbot.errors import ConfigError, DataError
 
 _MISSING = object()
+_SCRATCH = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+"""What `write_atomically` calls a file that is not yet in its place."""
 _MOST_DIGITS = 300
 """Of a whole number: more than that is no count, and no float holds it."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put a file in place whole or not at all, surviving a crash at any moment."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "wb") as handle:
+            with contextlib.suppress(OSError):  # without locks it is never taken for a dead writer's
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
-        os.chmod(name, 0o644)  # a temporary file is private by default, which would hide the report from the group
-        os.replace(name, path)
+            os.chmod(name, 0o644)  # a temporary file is private by default, which would hide the report from the group
+            os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -42,6 +49,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what writers that were killed have left in a folder; what somebody is writing just now stays."""
+    for path in folder.glob(".*.tmp"):
+        if not _SCRATCH.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError), path.open("r+b") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def plain_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:

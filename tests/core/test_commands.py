@@ -15,13 +15,19 @@ from hushbot.composition import compose, config_files, config_root
 from hushbot.errors import AuditError, ConfigError, DataError
 from hushbot.evaluation import making, suite
 from hushbot.evaluation import report as pages
-from hushbot.launching import Cell
+from hushbot.launching import Cell, LocalLauncher
 from hushbot.run import RunDirectory
 from hushbot.types import AuditReport
 
 
 def cells(*overrides: str) -> list[Cell]:
     return list(making_cells.make_cells(compose("compare", overrides), overrides, (), None))
+
+
+@pytest.fixture
+def no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a cell is started."""
+    monkeypatch.setattr(LocalLauncher, "launch", lambda *_: pytest.fail("a cell was started"))
 
 
 # where a run goes
@@ -41,7 +47,8 @@ def test_a_run_is_named_after_recipe_seed_and_configuration() -> None:
 def test_a_run_keeps_its_name_wherever_and_however_it_is_run() -> None:
     name = train.run_path(compose("train", [])).name
     assert train.run_path(compose("train", ["runs_dir=elsewhere"])).name == name
-    assert train.run_path(compose("compare", ["launcher.workers=7", "arms=[base]", "seeds=[0,1]"])).name == name
+    for launcher in (["launcher.workers=7"], ["launcher=ray", "launcher.address=auto"], ["launcher=slurm"]):
+        assert train.run_path(compose("compare", [*launcher, "arms=[base]", "seeds=[0,1]"])).name == name
     assert train.run_path(compose("train", ["trainer.max_epochs=3"])).name != name
     assert train.run_path(compose("train", ["reveal=true"])).name != name
 
@@ -128,7 +135,6 @@ def test_what_is_named_twice_is_run_once() -> None:
         ("arms=base", "arms='base'"),
         ("seeds=1", "seeds=1"),
         ("seeds=[0.5]", r"seeds.0=0.5"),
-        ("launcher.threads=0", r"launcher.threads=0"),
         ("arms=[no_such_recipe]", "no_such_recipe"),
         ("compare.reference=absent", "compare.reference=.absent. is none of arms="),
     ],
@@ -147,10 +153,8 @@ def second_maker(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_stacks_are_checked_before_anything_runs(
-    second_maker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compare, "launch", lambda *_, **__: pytest.fail("a cell was started"))
+@pytest.mark.usefixtures("no_cell")
+def test_stacks_are_checked_before_anything_runs(second_maker: Path, tmp_path: Path) -> None:
     overrides = ["arms=[base,turn_level+second]", f"comparison={tmp_path / 'c'}", f"runs_dir={tmp_path / 'r'}"]
     with pytest.raises(ConfigError, match="2 recipes that make examples"):
         compare.main(overrides, config_dir=second_maker)
@@ -167,12 +171,10 @@ def test_problems_of_all_stacks_are_told_at_once(second_maker: Path) -> None:
     assert "2 recipes that make examples" in others[0]
 
 
+@pytest.mark.usefixtures("no_cell")
 @pytest.mark.parametrize("verb", ["train", "validate", "compare"])
 @pytest.mark.parametrize("stack", ["dp_sgd+base", "base+dialogue_level", "counterfactual+base+value_copy"])
-def test_a_bot_that_is_not_trained_is_hardened_by_guards_only(
-    verb: str, stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compare, "launch", lambda *_, **__: pytest.fail("a cell was started"))
+def test_a_bot_that_is_not_trained_is_hardened_by_guards_only(verb: str, stack: str, tmp_path: Path) -> None:
     runs = f"runs_dir={tmp_path / 'runs'}"
     attempts: dict[str, Callable[[], None]] = {
         "train": lambda: train.main([f"recipe={stack}", runs]),
@@ -190,13 +192,13 @@ def test_a_senseless_stack_leaves_no_run_directory(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_components_of_every_arm_are_checked_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compare, "launch", lambda *_, **__: pytest.fail("a cell was started"))
+@pytest.mark.usefixtures("no_cell")
+def test_components_of_every_arm_are_checked_before_anything_runs(tmp_path: Path) -> None:
+    wrong = ["trainer.max_epochs=many", "attack.membership.score=7", "launcher.threads=0"]
     with pytest.raises(ConfigError) as caught:
-        compare.main(["trainer.max_epochs=many", "attack.membership.score=7", f"comparison={tmp_path / 'c'}"])
-    assert len(caught.value.problems) == 2  # once each, not once per arm
+        compare.main([*wrong, f"comparison={tmp_path / 'c'}"])
+    assert len(caught.value.problems) == 3  # once each, not once per arm
+    assert "launcher.threads=0 must be at least 1" in caught.value.problems
 
 
 # train, without a model

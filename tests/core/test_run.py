@@ -183,6 +183,21 @@ def test_two_writers_of_one_directory_are_one_too_many(tmp_path: Path) -> None:
     RunDirectory(tmp_path).create({}, {}).close()
 
 
+def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).create({}, {}) as run:
+        run.write_records("membership", [{"n": 1}], reveal=False)
+        run.model.mkdir()
+        (run.model / "config.json").write_text("{}")
+    whole = files_of(tmp_path)
+    (tmp_path / ".report.json.ab_12345.tmp").write_text("{")
+    (tmp_path / "records" / ".membership.parquet.ab_12345.tmp").write_text("PAR1")
+    (tmp_path / ".model-ab_12345" / "new").mkdir(parents=True)
+    (tmp_path / ".model-ab_12345" / "new" / "model.safetensors").write_text("half")
+    RunDirectory(tmp_path).create({}, {}).close()
+    assert files_of(tmp_path) == whole
+    assert not (tmp_path / ".model-ab_12345").exists()
+
+
 # Records
 
 

@@ -2,12 +2,23 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hushbot.errors import ConfigError, DataError
-from hushbot.storage import differences, float_leaves, plain_json, read_json, without_keys, write_atomically
+from hushbot.storage import (
+    differences,
+    float_leaves,
+    plain_json,
+    read_json,
+    remove_scratch,
+    without_keys,
+    write_atomically,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +33,36 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+HALF_WAY = """
+import os, sys, time
+from pathlib import Path
+from hushbot.storage import write_atomically
+os.fsync = lambda _: (print("half way", flush=True), time.sleep(60))
+write_atomically(Path(sys.argv[1]), b"new")
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_atomically(path, b"old")
+    theirs = [tmp_path / name for name in (".lock", ".notes.tmp", ".report.json.markdown", "mine.12345678.tmp")]
+    for file in theirs:
+        file.write_text("theirs")
+    writer = subprocess.Popen([sys.executable, "-c", HALF_WAY, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"half way\n"
+        remove_scratch(tmp_path)
+        (scratch,) = set(tmp_path.iterdir()) - {path, *theirs}
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+    assert scratch.exists()
+    remove_scratch(tmp_path)
+    assert set(tmp_path.iterdir()) == {path, *theirs}
+    assert path.read_bytes() == b"old"
 
 
 def test_differences_name_the_key_and_both_values() -> None:

@@ -146,15 +146,15 @@ def test_an_arm_that_fails_keeps_none_from_being_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One arm dies before it reports, which launching tells after all were tried; the other is compared."""
-    from hushbot.commands import compare
+    from hushbot.launching import LocalLauncher
 
-    def launch(cells: Any, folder: Path, **_: int) -> None:
+    def launch(_: LocalLauncher, cells: Any, folder: Path) -> None:
         done, failed = cells
         done.path.mkdir(parents=True)
         (done.path / "report.json").write_text(report_json(make_report("base", 0, 0.1, 0.2)), encoding="utf-8")
         raise HushbotError(f"{failed.name} ended with code 1: no memory")
 
-    monkeypatch.setattr(compare, "launch", launch)
+    monkeypatch.setattr(LocalLauncher, "launch", launch)
     out = tmp_path / "comparison"
     places = [f"comparison={out}", f"runs_dir={tmp_path / 'runs'}"]
     assert main(["compare", "arms=[base,turn_level]", *places]) == 1

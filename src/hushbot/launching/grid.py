@@ -24,6 +24,11 @@ from typing import Any, Protocol
 from hushbot.errors import HushbotError
 from hushbot.launching.worker import Ending, Job
 
+_IF_MEMORY = (
+    "if it ran out of memory, set launcher.workers=1 or ask for less at a time (inference.batch_tokens, "
+    "trainer.batch_size)"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -144,7 +149,8 @@ def _goes_on(task: _Task, ending: Ending, starter: Starter, pace: Pace, failures
         task.attempt = starter.start(task.job, task.cell.path.name)
         task.n_tries += 1
         return True
-    failures.append(f"{name} {ending.problem}" + (f" ({tries})" if task.n_tries > 1 else ""))
+    told = f"{name} {ending.problem}" + (f" ({tries})" if task.n_tries > 1 else "")
+    failures.append(f"{told}, {_IF_MEMORY}" if ending.was_killed else told)
     say(f"{name}: failed after {time.monotonic() - task.began:.0f} s")
     return False
 

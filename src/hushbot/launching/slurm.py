@@ -18,7 +18,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ class SlurmLauncher:
     """Time limit of a job; one that needs longer is put back into the queue and goes on from its last checkpoint."""
     partition: str | None = None
     """Slurm's partition; null is the default one."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = None
     """Further options of sbatch by name, as {account: mine, qos: long}."""
     workers: int | None = None
     """Jobs submitted at the same time; null submits all."""
@@ -92,7 +92,7 @@ class SlurmLauncher:
                 del wanted["gpus_per_node"]  # a cluster without GPUs refuses even a request for none
             if self.partition is not None:
                 wanted["slurm_partition"] = self.partition
-            wanted["slurm_additional_parameters"] = dict(self.options)
+            wanted["slurm_additional_parameters"] = dict(self.options or {})
         return wanted
 
 
