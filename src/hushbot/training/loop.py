@@ -1,4 +1,4 @@
-"""Lightning's trainer as hushbot sets it up: one device, no logger, a checkpoint, and what else looks on.
+"""Lightning's trainer as hushbot sets it up: no logger, a checkpoint, and what else looks on.
 
 Guarantees: on a CPU what it computes is deterministic; torch's random state, number of threads and choice of
 algorithms are afterwards what they were; Lightning says nothing but its errors.
@@ -20,6 +20,7 @@ import pytorch_lightning as pl
 import torch
 
 from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
+from hushbot.training.joint import strategy_of
 
 if TYPE_CHECKING:
     from hushbot.training.data import DialogueData
@@ -44,6 +45,7 @@ def make_trainer(
     return pl.Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,
+        strategy=strategy_of(settings, data.share),
         precision=_precision(settings),
         max_epochs=settings.max_epochs,
         callbacks=callbacks,
