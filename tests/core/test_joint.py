@@ -395,5 +395,3 @@ def test_together_processes_use_no_more_threads_than_one(monkeypatch: pytest.Mon
     assert joint.n_threads_of(free) is None
     assert joint.n_threads_of(over(3, settings=free)) == 2
     assert joint.n_threads_of(over(3)) == 1
-
-
