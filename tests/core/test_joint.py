@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from hushbot.errors import ConfigError, DataError, MachineError
 from hushbot.launching.ranks import Ranks
@@ -29,6 +29,7 @@ from hushbot.training import joint
 from hushbot.training.callbacks import AtomicCheckpointIO
 from hushbot.training.fit import FitResult, TrainerSettings
 from hushbot.training.joint import JointStrategy, ShardedStrategy, check_machine
+from hushbot.training.module import TaskBot
 from hushbot.training.private_checks import refusals
 from hushbot.training.private_module import LEDGER_NAME
 from hushbot.training.share import ALONE, Share, parted_like, whole
@@ -124,7 +125,13 @@ def entries(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(("n_processes", "strategy"), [(3, "ddp"), (2, "fsdp")])
 def test_several_processes_train_what_one_trains(
-    train: Train, alone: Any, tmp_path: Path, n_processes: int, strategy: str, capfd: pytest.CaptureFixture[str]
+    train: Train,
+    alone: Any,
+    tmp_path: Path,
+    n_processes: int,
+    strategy: str,
+    capfd: pytest.CaptureFixture[str],
+    held: list[float],
 ) -> None:
     environment = dict(os.environ)
     found = train(replace(over(n_processes, strategy), progress_bar=True), folder="joint")
@@ -137,6 +144,29 @@ def test_several_processes_train_what_one_trains(
     assert lines.out == ""
     assert not torch.distributed.is_initialized()
     assert dict(os.environ) == environment
+    # Weights and both moments of each: all of them here, or half.
+    assert held == [pytest.approx(1.0 if strategy == "ddp" else 0.5, abs=0.05)] * 2
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list of what part of the weights, and of the optimiser's state, this process held at the end."""
+    found: list[float] = []
+    original = TaskBot.on_train_end
+
+    def spy(self: TaskBot) -> None:
+        weights = list(self.trainable().values())
+        states = [self.trainer.optimizers[0].state[weight]["exp_avg"] for weight in weights]
+        n_all = sum(weight.numel() for weight in weights)
+        found.extend(sum(local(tensor).numel() for tensor in tensors) / n_all for tensors in (weights, states))
+        original(self)
+
+    monkeypatch.setattr(TaskBot, "on_train_end", spy)
+    return found
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -214,7 +244,7 @@ def test_the_first_process_looks_and_all_stop(train: Train) -> None:
 def test_an_error_in_another_process_is_the_error_of_all(train: Train) -> None:
     from joining import FailsBeside  # type: ignore[import-not-found]
 
-    with pytest.raises(DataError, match="dialogue d.* is damaged; mend it"):
+    with pytest.raises(DataError, match=r"dialogue d.* is damaged; mend it"):
         train(over(2), stack=RecipeStack((FailsBeside(),)))
     assert not torch.distributed.is_initialized()
 
@@ -222,7 +252,7 @@ def test_an_error_in_another_process_is_the_error_of_all(train: Train) -> None:
 def test_a_process_that_is_killed_is_the_error_of_all(train: Train, tmp_path: Path) -> None:
     from joining import DiesBeside
 
-    with pytest.raises(MachineError, match="process 1 of 2 .* was killed by SIGKILL"):
+    with pytest.raises(MachineError, match=r"process 1 of 2 .* was killed by SIGKILL"):
         train(over(2), stack=RecipeStack((DiesBeside(),)))
     assert entries(tmp_path / "a") == ["checkpoints", "checkpoints/last.ckpt"]  # of the first epoch: it can go on
 

@@ -102,9 +102,9 @@ def test_a_bot_that_fails_in_one_process_has_no_number(
 
 
 def test_a_process_that_fails_is_an_error_and_no_mean_over_the_others(measure: Callable[..., UtilityResult]) -> None:
-    with pytest.raises(HushbotError, match="process 1 of 2 .* failed: KeyError: 'no such weight'"):
+    with pytest.raises(HushbotError, match=r"process 1 of 2 .* failed: KeyError: 'no such weight'"):
         measure(2, fails_at="bug")
-    with pytest.raises(MachineError, match="process 1 of 3 .* was killed by SIGKILL"):
+    with pytest.raises(MachineError, match=r"process 1 of 3 .* was killed by SIGKILL"):
         measure(3, fails_at="death")
 
 

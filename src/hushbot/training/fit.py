@@ -249,7 +249,8 @@ def _joint_notes(settings: TrainerSettings) -> tuple[str, ...]:
         return ()
     how = "fsdp" if settings.strategy == "fsdp" else "ddp"
     return (
-        f"trained by {settings.n_processes} processes together ({how}): the logical batches of one, sums in another order",
+        f"trained by {settings.n_processes} processes together ({how}): the logical batches of one, and sums in another "
+        "order",
     )
 
 
@@ -333,7 +334,7 @@ def _are_devices(devices: int | list[int]) -> bool:
 def _strategy_problems(strategy: str, n_processes: int) -> list[str]:
     if strategy.startswith("deepspeed"):
         return [
-            f"strategy={strategy!r} is not supported: DeepSpeed takes over backward pass and step, and hushbot makes one "
+            f"strategy={strategy!r} is not supported: DeepSpeed takes over backward pass and step, and hushbot makes a "
             "backward pass per dialogue; fsdp parts weights, gradients and optimiser state likewise: set "
             "trainer.strategy=fsdp"
         ]

@@ -132,7 +132,7 @@ def _train_beside(job: Job, rank: int) -> None:
 
 
 def n_threads_of(settings: TrainerSettings) -> int | None:
-    """Return how many threads each process computes with: together no more than torch has here; None for all of them."""
+    """Return how many threads each process computes with, together no more than torch has here; None for all."""
     if settings.num_threads is not None or settings.n_processes == 1:
         return settings.num_threads
     return threads_each(torch.get_num_threads(), settings.n_processes)
@@ -153,8 +153,8 @@ def check_machine(settings: TrainerSettings) -> None:
         n_gpus = torch.cuda.device_count()
         if max(wanted) >= n_gpus:
             problems.append(
-                f"devices={settings.devices} names GPU {max(wanted)} (counted from 0), this machine has {n_gpus}; lower "
-                "trainer.devices or set trainer.accelerator=cpu"
+                f"devices={settings.devices} names GPU {max(wanted)} (counted from 0), this machine has {n_gpus}; "
+                "lower trainer.devices or set trainer.accelerator=cpu"
             )
     elif settings.accelerator not in ("auto", "cpu"):
         problems.append(
@@ -165,8 +165,8 @@ def check_machine(settings: TrainerSettings) -> None:
         problems.append(f"devices={settings.devices} names GPUs, there are none; set trainer.devices={n_ranks}")
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         problems.append(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: another launcher, such as torchrun, has started this command several "
-            f"times; start it once, trainer.devices={settings.devices} starts the processes"
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: another launcher, such as torchrun, has started this command "
+            f"several times; start it once, trainer.devices={settings.devices} starts the processes"
         )
     if problems:
         raise ConfigError(*problems)

@@ -114,15 +114,15 @@ def test_configuration_errors_and_full_disks_stay_what_they_are(parts: Any) -> N
 
 
 def test_a_bug_says_where_it_is(parts: Any) -> None:
-    with pytest.raises(RankError, match=r"process 1 of 2 .* failed: KeyError: 'missing' \(rank_parts.py, line \d+\)"):
-        with Ranks(parts.stumble, None, 2) as others:
-            others.results()
+    said = r"process 1 of 2 .* failed: KeyError: 'missing' \(rank_parts.py, line \d+\)"
+    with pytest.raises(RankError, match=said), Ranks(parts.stumble, None, 2) as others:
+        others.results()
 
 
 def test_one_that_was_killed_is_said_to_have_been(parts: Any) -> None:
-    with pytest.raises(MachineError, match=r"process 1 of 2 \(counted from 0\) was killed by SIGKILL"):
-        with Ranks(parts.die, None, 2) as others:
-            others.results()
+    said = r"process 1 of 2 \(counted from 0\) was killed by SIGKILL"
+    with pytest.raises(MachineError, match=said), Ranks(parts.die, None, 2) as others:
+        others.results()
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -132,9 +132,10 @@ def test_one_that_ends_without_an_answer_has_failed(parts: Any, code: int) -> No
 
 
 def test_none_is_left_over(parts: Any) -> None:
-    with pytest.raises(KeyboardInterrupt), Ranks(parts.wait, None, 3) as others:
-        pids = [other.process.pid for other in others._others]
-        assert all(map(is_alive, pids))
+    others = Ranks(parts.wait, None, 3)
+    pids = [other.process.pid for other in others._others]
+    assert all(map(is_alive, pids))
+    with pytest.raises(KeyboardInterrupt), others:
         raise KeyboardInterrupt
     assert not any(map(is_alive, pids))
 
