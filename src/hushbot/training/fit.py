@@ -249,8 +249,8 @@ def _joint_notes(settings: TrainerSettings) -> tuple[str, ...]:
         return ()
     how = "fsdp" if settings.strategy == "fsdp" else "ddp"
     return (
-        f"trained by {settings.n_processes} processes together ({how}): the logical batches of one, and sums in another "
-        "order",
+        f"trained by {settings.n_processes} processes together ({how}): the logical batches of one, with sums in "
+        "another order",
     )
 
 
