@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hushbot.errors import AuditError
 from hushbot.evaluation.bot import Bot, Played
 from hushbot.evaluation.tracking import TrackedTurn
 from hushbot.launching.ranks import Ranks, own_devices, threads_each
 from hushbot.protocols import Target
-from hushbot.types import Dialogue
+from hushbot.types import Decoding, Dialogue
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +183,12 @@ class _Nobody:
 
     reference = None
 
-    def sample(self, *_: object, **__: object) -> list[list[str]]:
+    def sample(
+        self, prompts: Sequence[str], *, n: int, max_new_tokens: int, decoding: Decoding, seed: int
+    ) -> list[list[str]]:
         """Answer nothing."""
         raise AuditError("a bot was asked before it was made")
 
-    def logprobs(self, *_: object, **__: object) -> list[object]:
+    def logprobs(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Tensor]:
         """Score nothing."""
         raise AuditError("a bot was asked before it was made")

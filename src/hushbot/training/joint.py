@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from lightning_fabric.plugins.environments import ClusterEnvironment
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -107,7 +107,7 @@ def joined(settings: TrainerSettings, rank: int, store: Path) -> Iterator[Share]
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if _is_on_gpus(settings) else "gloo",
-            store=dist.FileStore(str(store), n_ranks),
+            init_method=store.absolute().as_uri(),
             rank=rank,
             world_size=n_ranks,
             timeout=_PATIENCE,
@@ -286,6 +286,13 @@ class ShardedStrategy(JointStrategy):
         model.to(self.root_device)  # buffers
         return model
 
+    def validation_step(self, *args: Any) -> Any:
+        """Give up again what a pass without a backward pass leaves whole: the first and the last layer."""
+        found = super().validation_step(*args)
+        module: Any = self.lightning_module
+        module.model.reshard()
+        return found
+
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the trained weights, whole, in the first process's memory; all take part."""
         module: Any = self.lightning_module
@@ -293,7 +300,7 @@ class ShardedStrategy(JointStrategy):
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """Return the optimiser's state, whole, as one process's optimiser would have it."""
-        state = super().optimizer_state(optimizer)
+        state: dict[str, Any] = dict(super().optimizer_state(optimizer))
         moments = {
             key: {name: whole(value) if torch.is_tensor(value) else value for name, value in of_weight.items()}
             for key, of_weight in state["state"].items()
