@@ -19,6 +19,7 @@ from hushbot.schema import Schema
 from hushbot.training.clipping import ClippedSum, noisy_gradient
 from hushbot.training.fit import TrainerSettings
 from hushbot.training.joint import joined
+from hushbot.training.share import Share
 from hushbot.types import Dialogue, Example
 
 TWO = TrainerSettings(devices=2, accelerator="cpu")
@@ -64,37 +65,60 @@ def gradients(rank: int, n_dialogues: int, n_numbers: int) -> list[torch.Tensor]
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
-def step_both(request: tuple[Path, float, int, tuple[int, int]], rank: int) -> Stepped:
-    """Let hushbot and Opacus make one distributed step from the same gradients per dialogue."""
+class Step(NamedTuple):
+    """What a step is made of."""
+
+    noise_multiplier: float
+    n_numbers: int
+    sizes: tuple[int, int]
+    """How many dialogues each process has drawn."""
+
+
+def step_both(request: tuple[Path, Sequence[Step]], rank: int) -> list[Stepped]:
+    """Let hushbot and Opacus make distributed steps from the same gradients per dialogue."""
+    store, steps = request
+    with joined(TWO, rank, store) as share:
+        return [
+            Stepped(_ours(step, gradients(rank, step.sizes[rank], step.n_numbers), share), _opacus(step, rank))
+            for step in steps
+        ]
+
+
+def _weights(per_dialogue: Sequence[torch.Tensor]) -> list[Any]:
+    return [nn.Parameter(torch.zeros(grad.shape[1:])) for grad in per_dialogue]
+
+
+def _row(weights: Sequence[Any]) -> torch.Tensor:
+    return torch.cat([weight.grad.flatten() for weight in weights])
+
+
+def _ours(step: Step, per_dialogue: list[torch.Tensor], share: Share) -> torch.Tensor:
+    weights = _weights(per_dialogue)
+    clipped = ClippedSum(weights, MAX_NORM)
+    clipped.add_many(per_dialogue)
+    noisy_gradient(
+        clipped,
+        noise_multiplier=step.noise_multiplier,
+        expected_batch_size=EXPECTED,
+        generator=torch.Generator().manual_seed(7),
+        share=share,
+    )
+    return _row(weights)
+
+
+def _opacus(step: Step, rank: int) -> torch.Tensor:
     from opacus.optimizers import DistributedDPOptimizer
 
-    store, noise_multiplier, n_numbers, sizes = request
-    per_dialogue = gradients(rank, sizes[rank], n_numbers)
-
-    def weights() -> list[Any]:
-        return [nn.Parameter(torch.zeros(grad.shape[1:])) for grad in per_dialogue]
-
-    with joined(TWO, rank, store) as share:
-        ours = weights()
-        clipped = ClippedSum(ours, MAX_NORM)
-        clipped.add_many(per_dialogue)
-        noisy_gradient(
-            clipped,
-            noise_multiplier=noise_multiplier,
-            expected_batch_size=EXPECTED,
-            generator=torch.Generator().manual_seed(7),
-            share=share,
-        )
-        theirs = weights()
-        optimiser = DistributedDPOptimizer(
-            torch.optim.SGD(theirs, lr=1.0),
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=MAX_NORM,
-            expected_batch_size=EXPECTED / 2,  # a process's own; both are then averaged
-            generator=torch.Generator().manual_seed(7),
-        )
-        for weight, grad in zip(theirs, per_dialogue, strict=True):
-            weight.grad_sample = grad
-        optimiser.step()
-    rows = [torch.cat([weight.grad.flatten() for weight in each]) for each in (ours, theirs)]
-    return Stepped(*rows)
+    per_dialogue = gradients(rank, step.sizes[rank], step.n_numbers)
+    weights = _weights(per_dialogue)
+    optimiser = DistributedDPOptimizer(
+        torch.optim.SGD(weights, lr=1.0),
+        noise_multiplier=step.noise_multiplier,
+        max_grad_norm=MAX_NORM,
+        expected_batch_size=EXPECTED / 2,  # a process's own; both are then averaged
+        generator=torch.Generator().manual_seed(7),
+    )
+    for weight, grad in zip(weights, per_dialogue, strict=True):
+        weight.grad_sample = grad
+    optimiser.step()
+    return _row(weights)

@@ -5,8 +5,8 @@ and called again with the same arguments; `checkpoints/last.ckpt` is picked up b
 state, thread count and working directory are left as they were. Only `split.trained` is trained on (the members, and
 the canaries that their coins chose) and only `split.calibration` is looked at besides.
 
-Void when the number of threads differs between the attempts (floating-point sums then differ in the last
-bits), on GPUs, whose kernels are not all deterministic, and for private recipes, whose noise must never repeat.
+Void when the number of threads or processes differs between the attempts (floating-point sums then differ in the
+last bits), on GPUs, whose kernels are not all deterministic, and for private recipes, whose noise must never repeat.
 
 Torch and Lightning are imported when training starts: a configuration can be checked without them.
 """
