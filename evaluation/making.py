@@ -26,6 +26,7 @@ from hushbot.evaluation.state_scoring import ScoringRules
 from hushbot.evaluation.watch import WatchSettings, make_watch, watch_of
 from hushbot.protocols import Target
 from hushbot.run import RunDirectory
+from hushbot.schema import Schema
 from hushbot.training.stack import RecipeStack, build_stack
 from hushbot.types import AuditReport, TrainingEpoch
 
@@ -287,6 +288,12 @@ def _check_reload(experiment: Experiment, parts: _Parts, loaded: LoadedBackbone,
         check_reload(loaded.model, folder, packed)
         return ()
     return ("the saved model was not compared with the trained one: no calibration or control dialogue to do it on",)
+
+
+def load_deployed(config: Mapping[str, Any], folder: Path, name: str, schema: Schema) -> Target:
+    """Load a saved model as it is deployed: behind the guards of its recipes."""
+    target = target_of(config, folder, config["inference"], name=name)
+    return build_stack(config).guard(target, schema)
 
 
 def target_of(config: Mapping[str, Any], folder: Path, inference: Mapping[str, int], *, name: str) -> LocalTarget:

@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ from hushbot.evaluation.following import check_installed, following
 from hushbot.evaluation.informing import confronted, informed
 from hushbot.evaluation.memory import start_phase, with_peak
 from hushbot.evaluation.sensitivity import Sensitivity
+from hushbot.evaluation.sharing import Team
 from hushbot.evaluation.tracking import Limit
 from hushbot.evaluation.utility import UtilitySettings, measure_utility
 from hushbot.protocols import Attack, Target, Tracker
 from hushbot.run import RunDirectory, versions
 from hushbot.stats import unmeasured
+from hushbot.training.fit import TrainerSettings
 from hushbot.training.stack import build_stack
 from hushbot.types import TIERS, AttackResult, AuditReport, DataInfo, Headline, RecipeInfo, RunInfo, Tier
 
@@ -111,7 +114,8 @@ def open_run(experiment: Experiment, path: Path, trust: Sequence[str] = ()) -> R
     directory = RunDirectory(path)
     if directory.manifest_path.exists():
         check_manifest(directory.manifest, experiment.manifest)
-    return directory.create(experiment.config, experiment.manifest, free_keys=free_keys(experiment.config, trust))
+    free = free_keys(experiment.config, trust) | {f"trainer.{name}" for name in TrainerSettings.resumable}
+    return directory.create(experiment.config, experiment.manifest, free_keys=free)
 
 
 def start_report(experiment: Experiment, directory: RunDirectory) -> AuditReport:
@@ -234,6 +238,7 @@ def measure_bot(
         seed=experiment.seed,
         limit=history_limit(experiment, settings, target, directory.model),
         learns_changes=learns_changes(experiment),
+        team=team_of(experiment, directory.model),
     )
     if utility.rows:
         directory.write_records("utility", utility.rows, reveal=experiment.reveal)
@@ -265,6 +270,17 @@ def learns_changes(experiment: Experiment) -> bool:
     An untrained backbone has learnt neither layout and is asked for whole states; an audit knows no recipe.
     """
     return bool(experiment.config.get("fit")) and build_stack(experiment.config).learns_changes
+
+
+def team_of(experiment: Experiment, folder: Path) -> Team | None:
+    """Return the processes that measure the bot in a folder together; None where one does it alone."""
+    from hushbot.evaluation.making import load_deployed
+
+    n_processes = int(experiment.config.get("inference", {}).get("processes", 1))
+    if n_processes == 1 or not folder.is_dir():
+        return None
+    make = partial(load_deployed, dict(experiment.config), folder, experiment.name, experiment.corpus.schema)
+    return Team(make=make, n_processes=n_processes)
 
 
 def history_limit(experiment: Experiment, settings: UtilitySettings, target: Target, folder: Path) -> Limit | None:

@@ -27,6 +27,7 @@ from hushbot.evaluation.domain_utility import utility_by_domain
 from hushbot.evaluation.latency import seconds_per_turn
 from hushbot.evaluation.perplexity import measure_perplexity, perplexity
 from hushbot.evaluation.response_scoring import bleu
+from hushbot.evaluation.sharing import SharedBot, Team
 from hushbot.evaluation.state_rates import STATE_METRICS, dialogue_state_metrics, estimates, parts, ratio_units
 from hushbot.evaluation.state_scoring import ScoringRules, States, TurnScore, score_turns
 from hushbot.evaluation.task_utility import TASK_METRICS, Tasks, has_tasks, measure_tasks, task_protocol
@@ -79,6 +80,7 @@ def measure_utility(
     seed: int,
     limit: Limit | None = None,
     learns_changes: bool = False,
+    team: Team | None = None,
 ) -> UtilityResult:
     """Run a bot over dialogues and measure its worth; a failing target gives no number, never a low one.
 
@@ -90,11 +92,15 @@ def measure_utility(
         seed: Of the draw of dialogues and of the intervals.
         limit: What the bot can read; None never cuts.
         learns_changes: Whether the bot writes what each turn changed, in one running text per dialogue.
+        team: Processes that play a part of the dialogues each; None plays all here.
+
+    Raises:
+        HushbotError: A process of the team failed.
     """
     settings = settings or UtilitySettings()
     chosen = _choose(dialogues, settings.max_dialogues, seed)
     asker = Asker(target=target, max_new_tokens=settings.max_new_tokens, seed=seed, limit=limit)
-    bot = Bot(asker, database, learns_changes)
+    bot = Bot(asker, database, learns_changes) if team is None else SharedBot(asker, database, learns_changes, team)
     played = bot.play(chosen, is_answering=settings.responses)
     gold: States = {dialogue.id: [turn.state for turn in dialogue.turns] for dialogue in chosen}
     scores = score_turns(played.states, gold, settings.rules)

@@ -526,7 +526,7 @@ def test_a_recipe_can_replace_module_and_batches(train: Train, few_dialogues: Au
 
 def test_wrong_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        TrainerSettings(batch_size=0, learning_rate=float("nan"), warmup_fraction=2, devices=[0, 1])
+        TrainerSettings(batch_size=0, learning_rate=float("nan"), warmup_fraction=2, devices=[1, 1])
     assert [problem.split("; ")[1] for problem in caught.value.problems] == [
         "set trainer.batch_size",
         "set trainer.learning_rate",

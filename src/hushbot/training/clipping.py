@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from hushbot.errors import ConfigError
+from hushbot.training.share import ALONE, Share
 
 
 class ClippedSum:
@@ -95,7 +96,12 @@ def _norm(parts: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def noisy_gradient(
-    clipped: ClippedSum, *, noise_multiplier: float, expected_batch_size: float, generator: torch.Generator
+    clipped: ClippedSum,
+    *,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    generator: torch.Generator,
+    share: Share = ALONE,
 ) -> None:
     """Put the private gradient into the parameters: the clipped sum and noise, over a constant.
 
@@ -108,6 +114,7 @@ def noisy_gradient(
         noise_multiplier: What the accountant was told.
         expected_batch_size: Sampling rate times number of dialogues.
         generator: Where the noise comes from; secret in a private run.
+        share: Where several processes have a part of the batch each: sums are added up, noise is the first one's alone.
 
     Raises:
         ConfigError: A number is out of range.
@@ -122,6 +129,10 @@ def noisy_gradient(
     scale = noise_multiplier * clipped.max_grad_norm
     # Made from 24 random bits, a float32 normal never exceeds 5.8 standard deviations: its tails are missing.
     kind = torch.float32 if generator.device.type == "mps" else torch.float64
-    for weight, total in zip(clipped.parameters, clipped.sums, strict=True):
-        noise = torch.randn(total.shape, generator=generator, device=generator.device, dtype=kind).to(total)
-        weight.grad = ((total + scale * noise) / expected_batch_size).to(weight.dtype)
+    noisy = clipped.sums
+    if share.is_first:
+        drawn = (torch.randn(t.shape, generator=generator, device=generator.device, dtype=kind) for t in clipped.sums)
+        noisy = [total + scale * noise.to(total) for total, noise in zip(clipped.sums, drawn, strict=True)]
+    share.add_up(noisy)
+    for weight, total in zip(clipped.parameters, noisy, strict=True):
+        weight.grad = (total / expected_batch_size).to(weight.dtype)

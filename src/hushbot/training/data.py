@@ -11,6 +11,8 @@ Guarantees:
 * A dialogue that contributes no supervised token is an error that names it: it would be called a member
   without ever having been trained on (huggingface/trl #6668 shows a run that "succeeds" that way).
 * Non-members and controls are never handed in, so they cannot be looked at.
+* Where several processes train together, each has its part of every logical batch, perhaps none of a small one; the
+  parts of one batch are disjoint and together the batch.
 
 The calibration part is never rewritten: it measures the loss on the dialogues as they are.
 """
@@ -29,6 +31,7 @@ import pytorch_lightning as pl
 from hushbot.errors import DataError
 from hushbot.schema import Schema
 from hushbot.training.packing import PackedDialogue, pack
+from hushbot.training.share import ALONE, Share
 from hushbot.training.stack import RecipeStack
 from hushbot.types import Dialogue
 
@@ -164,8 +167,9 @@ class DialogueLoader:
 class CalibrationLoader:
     """The same batches every time; a class of its own because Lightning takes a list apart."""
 
-    def __init__(self, packs: Sequence[PackedDialogue], batch_size: int) -> None:
-        self._batches = [list(packs[i : i + batch_size]) for i in range(0, len(packs), batch_size)]
+    def __init__(self, packs: Sequence[PackedDialogue], batch_size: int, share: Share = ALONE) -> None:
+        # As many in each process, also where some have no dialogue: Lightning wants loaders of one length.
+        self._batches = [share.of(packs[i : i + batch_size]) for i in range(0, len(packs), batch_size)]
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -211,6 +215,8 @@ class DialogueData(pl.LightningDataModule):
         self.members = tuple(members)
         self.batch_size = batch_size
         self.seed = seed
+        self.share = ALONE
+        """Which part of each batch this process has; whoever joins others puts its own here."""
         self.batches: Batches = ShuffledBatches(
             n_dialogues=len(self.members), batch_size=min(batch_size, len(self.members)), seed=seed
         )
@@ -246,11 +252,13 @@ class DialogueData(pl.LightningDataModule):
 
     def val_dataloader(self) -> CalibrationLoader | list[CalibrationLoader]:
         """Return the calibration part in the order in which it was given, or no loader."""
-        return CalibrationLoader(self._calibration, self.batch_size) if self._calibration else []
+        return CalibrationLoader(self._calibration, self.batch_size, self.share) if self._calibration else []
 
     def _member_batches(self, epoch: int) -> list[list[PackedDialogue]]:
         packs = self.packs(epoch)
-        return [[packs[i] for i in batch] for batch in self.batches.epoch(epoch)]
+        batches = self.batches.epoch(epoch)
+        self.share.check_same("the batches of an epoch", batches)
+        return [self.share.of([packs[i] for i in batch]) for batch in batches]
 
     def _is_packed(self, dialogue: Dialogue) -> bool:
         known = self._packed.get(dialogue.id)

@@ -5,8 +5,8 @@ and called again with the same arguments; `checkpoints/last.ckpt` is picked up b
 state, thread count and working directory are left as they were. Only `split.trained` is trained on (the members, and
 the canaries that their coins chose) and only `split.calibration` is looked at besides.
 
-Void when the number of threads differs between the attempts (floating-point sums then differ in the last
-bits), on GPUs, whose kernels are not all deterministic, and for private recipes, whose noise must never repeat.
+Void when the number of threads or processes differs between the attempts (floating-point sums then differ in the
+last bits), on GPUs, whose kernels are not all deterministic, and for private recipes, whose noise must never repeat.
 
 Torch and Lightning are imported when training starts: a configuration can be checked without them.
 """
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from hushbot.training.callbacks import BestWeights
     from hushbot.training.data import DialogueData
+    from hushbot.training.joint import Job
     from hushbot.training.module import EpochRecord, TaskBot
+    from hushbot.training.share import Share
     from hushbot.training.watching import Watch, Watcher
 
 CHECKPOINT_NAME = "last.ckpt"
@@ -38,8 +40,10 @@ CHECKPOINT_NAME = "last.ckpt"
 class TrainerSettings:
     """How long and how fast to train, and on what."""
 
-    no_effect: ClassVar[tuple[str, ...]] = ("checkpoint_every_n_steps", "keep_checkpoints", "progress_bar")
-    """Settings that change no weight: they are not hashed, and may differ when a run is resumed."""
+    no_effect: ClassVar[tuple[str, ...]] = ("checkpoint_every_n_steps", "keep_checkpoints", "progress_bar", "strategy")
+    """Settings that change no weight beyond rounding: they are not hashed, and may differ when a run is resumed."""
+    resumable: ClassVar[tuple[str, ...]] = ("devices",)
+    """Settings that are hashed, since they change the last bits, and may differ all the same when a run is resumed."""
 
     max_epochs: int = 12
     """Passes over the members, at most; 0 trains nothing."""
@@ -62,7 +66,11 @@ class TrainerSettings:
     accelerator: str = "auto"
     """Lightning's accelerator: `auto`, `cpu`, `gpu`, `mps`."""
     devices: int | list[int] = 1
-    """One device: 1 for any, or its index in a list, as in [2]. Several arms run as several processes."""
+    """How many devices train this one bot, a process each, or their indices in a list, as in [2]; several arms run as
+    several processes anyway."""
+    strategy: str = "auto"
+    """How several processes train together: `ddp`, where each has the whole bot; `fsdp`, where each has a part of every
+    weight; `auto` is ddp."""
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     """`auto` is bf16-mixed on a CUDA device that supports it, else 32-true."""
     checkpoint_every_n_steps: int | None = None
@@ -85,7 +93,7 @@ class TrainerSettings:
             ("schedule", self.schedule in ("cosine", "linear", "constant"), "cosine, linear or constant"),
             ("max_grad_norm", self.max_grad_norm is None or self.max_grad_norm > 0, "positive or null"),
             ("patience", self.patience is None or self.patience >= 1, "at least 1 or null"),
-            ("devices", self.devices == 1 or _is_one_index(self.devices), "1 or a list of one device index"),
+            ("devices", _are_devices(self.devices), "at least 1 or a list of different device indices"),
             ("precision", self.precision in ("auto", "32-true", "bf16-mixed"), "auto, 32-true or bf16-mixed"),
             ("checkpoint_every_n_steps", _is_count(self.checkpoint_every_n_steps), "at least 1 or null"),
             ("num_threads", _is_count(self.num_threads), "at least 1 or null"),
@@ -93,12 +101,18 @@ class TrainerSettings:
         problems = [
             f"{name}={getattr(self, name)!r} must be {rule}; set trainer.{name}" for name, ok, rule in rules if not ok
         ]
+        problems += _strategy_problems(self.strategy, self.n_processes)
         if self.patience is not None and 0 < self.max_epochs < self.min_epochs:
             problems.append(
                 f"min_epochs={self.min_epochs} must be at most max_epochs={self.max_epochs}; set trainer.min_epochs"
             )
         if problems:
             raise ConfigError(*problems)
+
+    @property
+    def n_processes(self) -> int:
+        """Return how many processes train together."""
+        return self.devices if isinstance(self.devices, int) else len(self.devices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,31 +178,80 @@ def fit(
         PrivacyError: A guarantee that a recipe promises would be void.
         HushbotError: The loss is not finite, the weights do not move, or the checkpoint is another run's.
     """
-    from hushbot.training.data import DialogueData, Packer
+    from hushbot.training.joint import Job, together
     from hushbot.training.loop import remove_checkpoint
-    from hushbot.training.planning import check_settings, guarantee, plan_module, plan_training
+    from hushbot.training.planning import check_settings, guarantee
     from hushbot.training.watching import OUTSIDE_THE_GUARANTEE
 
-    data = DialogueData(
+    job = Job(
+        model=model,
+        tokenizer=tokenizer,
+        stack=stack,
         members=split.trained,
         calibration=split.calibration,
         schema=schema,
-        packer=Packer(stack, tokenizer, max_length),
-        batch_size=settings.batch_size,
+        settings=settings,
+        max_length=max_length,
+        checkpoint_dir=checkpoint_dir,
         seed=seed,
+        watch=watch,
     )
+    data = _data_of(job)
     if settings.max_epochs == 0:
         return _untrained(data)
     check_settings(stack, data, settings, watch)
-    module = plan_module(model, stack, data, plan_training(data, settings, watch), schema)
-    result = _train(module, data, settings, checkpoint_dir, watch)
-    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes(), *result.notes)
+    with together(job) as share:
+        module, result = train_share(job, share, data)
+    notes = (*stack.notes(split.members, schema, seed=seed), *module.notes(), *result.notes, *_joint_notes(settings))
     if watch is not None and stack.privacy_unit is not None:
         notes = (*notes, OUTSIDE_THE_GUARANTEE)
     result = replace(result, privacy=guarantee(stack, module), notes=notes)
     if not settings.keep_checkpoints:  # not earlier: without it, what was trained could not be reported any more
         remove_checkpoint(checkpoint_dir / CHECKPOINT_NAME)
     return result
+
+
+def train_share(job: Job, share: Share, data: DialogueData | None = None) -> tuple[TaskBot, FitResult]:
+    """Train this process's share of a bot; with one process, all of it.
+
+    Args:
+        job: What all processes train.
+        share: Which part is this one's.
+        data: The job's, where it is at hand.
+    """
+    from hushbot.training.joint import to_train
+    from hushbot.training.planning import plan_module, plan_training
+
+    data = _data_of(job) if data is None else data
+    data.share = share
+    plan = plan_training(data, job.settings, job.watch)
+    share.check_same("data, settings or versions", plan)
+    module = plan_module(to_train(job.model, job.settings), job.stack, data, plan, job.schema)
+    module.share = share
+    return module, _train(module, data, job)
+
+
+def _data_of(job: Job) -> DialogueData:
+    from hushbot.training.data import DialogueData, Packer
+
+    return DialogueData(
+        members=job.members,
+        calibration=job.calibration,
+        schema=job.schema,
+        packer=Packer(job.stack, job.tokenizer, job.max_length),
+        batch_size=job.settings.batch_size,
+        seed=job.seed,
+    )
+
+
+def _joint_notes(settings: TrainerSettings) -> tuple[str, ...]:
+    if settings.n_processes == 1:
+        return ()
+    how = "fsdp" if settings.strategy == "fsdp" else "ddp"
+    return (
+        f"trained by {settings.n_processes} processes together ({how}): the logical batches of one, with sums in "
+        "another order",
+    )
 
 
 def _untrained(data: DialogueData) -> FitResult:
@@ -208,26 +271,25 @@ def _n_truncated(data: DialogueData) -> int:
     return sum(packed.n_truncated for packed in data.packs(0))
 
 
-def _train(
-    module: TaskBot, data: DialogueData, settings: TrainerSettings, checkpoint_dir: Path, watch: Watch | None
-) -> FitResult:
+def _train(module: TaskBot, data: DialogueData, job: Job) -> FitResult:
     from hushbot.training.callbacks import BestWeights
+    from hushbot.training.joint import n_threads_of
     from hushbot.training.loop import make_trainer, quiet_lightning, reproducible, resuming
     from hushbot.training.watching import Watcher
 
-    path = checkpoint_dir / CHECKPOINT_NAME
-    data.batches = module.plan_batches(data, settings, checkpoint_dir.parent)
+    settings, path = job.settings, job.checkpoint_dir / CHECKPOINT_NAME
+    data.batches = module.plan_batches(data, settings, job.checkpoint_dir.parent)
     n_truncated = _n_truncated(data)
-    best, watcher = None, None if watch is None else Watcher(watch)
+    best, watcher = None, None if job.watch is None else Watcher(job.watch)
     if settings.patience is not None:
         best = BestWeights(patience=settings.patience, min_epochs=settings.min_epochs)
     with quiet_lightning():
         trainer = make_trainer(settings, data, path, [one for one in (best, watcher) if one is not None])
-        with reproducible(trainer, settings.num_threads), resuming(path, module) as found:
+        with reproducible(trainer, n_threads_of(settings)), resuming(path, module) as found:
             module.train()
             trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found), weights_only=True)
             module.eval()
-    kept = _keep_weights(module, best, watcher)
+    kept = _keep_weights(module.on_whole_weights(job.model), best, watcher)
     losses = [r.calibration_loss for r in module.history if r.calibration_loss is not None]
     return FitResult(
         epochs=module.history[-1].epoch if module.history else 0,
@@ -262,5 +324,21 @@ def _is_count(value: int | None) -> bool:
     return value is None or value >= 1
 
 
-def _is_one_index(devices: int | list[int]) -> bool:
-    return not isinstance(devices, int) and len(devices) == 1
+def _are_devices(devices: int | list[int]) -> bool:
+    if isinstance(devices, int):
+        return devices >= 1
+    return len(devices) >= 1 and len(set(devices)) == len(devices) and min(devices) >= 0
+
+
+def _strategy_problems(strategy: str, n_processes: int) -> list[str]:
+    if strategy.startswith("deepspeed"):
+        return [
+            f"strategy={strategy!r} is not supported: DeepSpeed takes over backward pass and step, and hushbot makes a "
+            "backward pass per dialogue; fsdp parts weights, gradients and optimiser state likewise: set "
+            "trainer.strategy=fsdp"
+        ]
+    if strategy not in ("auto", "ddp", "fsdp"):
+        return [f"strategy={strategy!r} must be auto, ddp or fsdp; set trainer.strategy"]
+    if strategy == "fsdp" and n_processes == 1:
+        return ["strategy='fsdp' parts the weights among processes, devices=1 is one; set trainer.devices=2 or more"]
+    return []

@@ -1,4 +1,4 @@
-"""Lightning's trainer as hushbot sets it up: one device, no logger, a checkpoint, and what else looks on.
+"""Lightning's trainer as hushbot sets it up: no logger, a checkpoint, and what else looks on.
 
 Guarantees: on a CPU what it computes is deterministic; torch's random state, number of threads and choice of
 algorithms are afterwards what they were; Lightning says nothing but its errors.
@@ -20,8 +20,10 @@ import pytorch_lightning as pl
 import torch
 
 from hushbot.errors import HushbotError
+from hushbot.launching.ranks import is_broken_off
 from hushbot.machine_faults import told
 from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
+from hushbot.training.joint import strategy_of
 
 if TYPE_CHECKING:
     from hushbot.training.data import DialogueData
@@ -47,6 +49,7 @@ def make_trainer(
     return pl.Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,
+        strategy=strategy_of(settings, data.share),
         precision=_precision(settings),
         max_epochs=settings.max_epochs,
         callbacks=callbacks,
@@ -91,13 +94,13 @@ def resuming(path: Path, module: TaskBot) -> Iterator[Path | None]:
     Raises:
         HushbotError: Something failed after the checkpoint was asked for and before training went on.
     """
-    found = path if path.exists() else None
+    found = path if module.share.tell(path.exists()) else None
     try:
         yield found
     except HushbotError:
         raise
     except Exception as error:  # of a checkpoint that does not fit, Lightning makes any error there is
-        if found is None or module.has_begun or told(error) is not None:
+        if found is None or module.has_begun or told(error) is not None or is_broken_off(error):
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise HushbotError(

@@ -12,6 +12,8 @@ Guarantees:
   first step and at the end. After the first step at least one trainable weight must have moved, and the
   optimiser must hold the very tensors that the model computes with (meta-pytorch/opacus #820: losses fell
   while the adapter that was saved never changed).
+* Where several processes train together, each computes its part of the batch, and sums are over all of them: gradients,
+  losses, counts. Everything after that, each process does alike.
 * A checkpoint holds the trainable weights, optimiser, schedule, counters and the torch random state, all
   loadable with `weights_only`; it is refused by a run with other data or settings.
 
@@ -20,6 +22,7 @@ The calibration loss is taken on held-out calibration dialogues, never on non-me
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -35,7 +38,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hushbot.errors import HushbotError
 from hushbot.training.data import Batches, DialogueData
-from hushbot.training.packing import PackedDialogue, loss_sum
+from hushbot.training.packing import PackedDialogue, loss_sum, made_up
+from hushbot.training.share import ALONE, Share, parted_like, whole
 from hushbot.types import Estimate, PrivacyInfo
 
 if TYPE_CHECKING:
@@ -121,6 +125,10 @@ class TaskBot(pl.LightningModule):
         self.history: list[EpochRecord] = []
         self.measured: Mapping[str, Estimate] = {}
         """What a watch saw after the epoch that is ending."""
+        self.share: Share = ALONE
+        """This process's part in the training."""
+        self.final_weights: dict[str, Tensor] = {}
+        """The whole trained weights, where each process has a part of them only."""
         self.tokens_trained = 0
         self.has_begun = False
         """Whether training has started, or gone on from its checkpoint."""
@@ -166,14 +174,23 @@ class TaskBot(pl.LightningModule):
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def kept_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the trainable weights, off the accelerator, to `put_back` later."""
-        return {name: weight.detach().cpu().clone() for name, weight in self.trainable().items()}
+        """Return a copy of the trainable weights, whole and off the accelerator, to `put_back` later."""
+        return {name: whole(weight.detach()).cpu().clone() for name, weight in self.trainable().items()}
 
     def put_back(self, weights: Mapping[str, Tensor]) -> None:
         """Make the trainable weights what they were when they were kept."""
         with torch.no_grad():
             for name, weight in self.trainable().items():
-                weight.copy_(weights[name])
+                weight.copy_(parted_like(weights[name], weight))
+
+    def on_whole_weights(self, model: nn.Module) -> TaskBot:
+        """Return the module of a model with all of the trained weights: this one, unless it has a part of them only."""
+        if not self.share.is_lockstep:
+            return self
+        module = TaskBot(model, self.plan)
+        module.put_back(self.final_weights)
+        model.eval()
+        return module
 
     # --- the step ---
 
@@ -198,16 +215,23 @@ class TaskBot(pl.LightningModule):
         Raises:
             HushbotError: A loss is not finite.
         """
-        losses = []
+        losses, n_idle = [], self.share.n_idle(len(batch))
         for packed in batch:
             loss = loss_sum(self.model, packed)
             self.manual_backward(loss / self.plan.normaliser)
             losses.append(loss.detach())
+        for _ in range(n_idle):
+            self.manual_backward(0.0 * self._idle_loss())
         # One transfer from the device per step instead of one per dialogue; nothing was updated yet.
-        values: list[float] = torch.stack(losses).tolist()
+        values: list[float] = torch.stack(losses).tolist() if losses else []
         for packed, value in zip(batch, values, strict=True):
             self._check_loss(value, packed, "training")
+        self.share.add_up_gradients(self.trainable().values())
         return values
+
+    def _idle_loss(self) -> Tensor:
+        """Return the loss of nobody's tokens: a pass that others must not make alone."""
+        return loss_sum(self.model, made_up(self.model).to(self.device))
 
     def clip_gradient(self) -> None:
         """Scale the step's gradient down to the largest allowed norm.
@@ -216,7 +240,8 @@ class TaskBot(pl.LightningModule):
             HushbotError: The norm is not finite.
         """
         limit = math.inf if self.plan.max_grad_norm is None else self.plan.max_grad_norm
-        norm = float(nn.utils.get_total_norm([w.grad for w in self.trainable().values() if w.grad is not None]))
+        grads = [weight.grad for weight in self.trainable().values() if weight.grad is not None]
+        norm = float(whole(nn.utils.get_total_norm(grads)))
         if not math.isfinite(norm):
             raise HushbotError(
                 f"step {self.global_step + 1}: the gradient norm is {norm}, must be finite; "
@@ -229,13 +254,15 @@ class TaskBot(pl.LightningModule):
 
     def record(self, batch: list[PackedDialogue], losses: list[float]) -> None:
         """Count what was trained and log the batch's loss per supervised token."""
-        n_supervised = sum(packed.n_supervised for packed in batch)
+        counts = [sum(packed.n_supervised for packed in batch), sum(packed.n_tokens for packed in batch), len(batch)]
+        total, *found = self.share.numbers([sum(losses), *counts])
+        n_supervised, n_tokens, n_dialogues = map(round, found)
         if n_supervised == 0:  # a sampled batch may be empty
             return
-        self._epoch_loss += sum(losses)
+        self._epoch_loss += total
         self._epoch_tokens += n_supervised
-        self.tokens_trained += sum(packed.n_tokens for packed in batch)
-        self.log("train/loss", sum(losses) / n_supervised, prog_bar=True, batch_size=len(batch))
+        self.tokens_trained += n_tokens
+        self.log("train/loss", total / n_supervised, prog_bar=True, batch_size=n_dialogues)
 
     # --- calibration ---
 
@@ -245,14 +272,19 @@ class TaskBot(pl.LightningModule):
 
     def validation_step(self, batch: list[PackedDialogue], batch_idx: int) -> None:
         """Add the loss of some calibration dialogues."""
+        n_idle = self.share.n_idle(len(batch))
         for packed in batch:
             loss = float(loss_sum(self.model, packed))
             self._check_loss(loss, packed, "calibration")
             self._calibration_loss += loss
             self._calibration_tokens += packed.n_supervised
+        for _ in range(n_idle):
+            self._idle_loss()
 
     def on_validation_epoch_end(self) -> None:
         """Log the calibration loss per supervised token."""
+        found = self.share.numbers([self._calibration_loss, self._calibration_tokens])
+        self._calibration_loss, self._calibration_tokens = found[0], round(found[1])
         self.log("calibration/loss", self._calibration_loss / self._calibration_tokens, prog_bar=True)
 
     def on_train_epoch_end(self) -> None:
@@ -303,7 +335,9 @@ class TaskBot(pl.LightningModule):
                 "trainable ones, so training would change nothing that is saved; put the adapter on before "
                 "the optimiser is made"
             )
-        if self._random_state is None:
+        if not self.share.is_first:  # what the model draws, each process draws for itself
+            torch.manual_seed(_seed_of(self.plan.seed, self.share.rank, self.global_step))
+        elif self._random_state is None:
             torch.manual_seed(self.plan.seed)
         else:
             _set_random_state(self._random_state)
@@ -318,6 +352,8 @@ class TaskBot(pl.LightningModule):
         """
         self._seconds_before, self._started = self.seconds, None
         self._check_finite()
+        if self.share.is_lockstep:  # while all are still there
+            self.final_weights = self.kept_weights()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep trainable weights only and add counters, history and random state."""
@@ -368,7 +404,7 @@ class TaskBot(pl.LightningModule):
 
     def _check_finite(self) -> None:
         weights = self.trainable()
-        broken = [name for name, weight in weights.items() if not torch.isfinite(weight).all()]
+        broken = [name for name, weight in weights.items() if not torch.isfinite(whole(weight.detach())).all()]
         if broken:
             raise HushbotError(
                 f"step {self.global_step} left {len(broken)} of {len(weights)} trainable tensors not finite, "
@@ -378,7 +414,7 @@ class TaskBot(pl.LightningModule):
     def _check_first_step(self, before: Mapping[str, Tensor]) -> None:
         self._check_finite()
         after = {name: weight.detach() for name, weight in self.trainable().items()}
-        if all(torch.equal(before[name], weight) for name, weight in after.items()):
+        if all(torch.equal(whole(before[name]), whole(weight)) for name, weight in after.items()):
             raise HushbotError(
                 f"step 1 changed none of {len(after)} trainable tensors, so nothing would be learnt; raise "
                 f"trainer.learning_rate (now {self.plan.learning_rate}) or check backbone.lora"
@@ -387,6 +423,10 @@ class TaskBot(pl.LightningModule):
 
 def _mean(total: float, n: int) -> float | None:
     return total / n if n else None
+
+
+def _seed_of(seed: int, rank: int, step: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{rank}/{step}".encode()).digest()[:8], "big")
 
 
 def _random_state() -> dict[str, Any]:

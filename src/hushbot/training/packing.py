@@ -215,6 +215,15 @@ def losses(model: nn.Module, packs: Sequence[PackedDialogue], *, dense: bool = F
     return torch.stack([part.sum() for part in torch.split(each, [packed.n_supervised for packed in packs])])
 
 
+def made_up(model: Any) -> PackedDialogue:
+    """Return a packed dialogue of tokens that nobody said: a trunk of 5, a branch of 4."""
+    n_tokens = model.get_input_embeddings().num_embeddings
+    ids = torch.tensor([[(7 * i + 3) % n_tokens for i in range(9)]])
+    positions = torch.tensor([[0, 1, 2, 3, 4, 2, 3, 4, 5]])
+    layout = PrefixLayout(5, (Branch(4, 2),))
+    return PackedDialogue("made-up", ids, positions, torch.tensor([3, 7]), ids[0, [4, 8]], layout)
+
+
 def shorten_history(lines: Sequence[str], lengths: Sequence[int], max_length: int) -> tuple[str, ...]:
     """Drop the oldest lines of a history by the rule of training, so that a bot in use reads what it was trained on.
 

@@ -19,10 +19,11 @@ from torch import nn
 from hushbot.errors import ConfigError, PrivacyError
 from hushbot.schema import Schema
 from hushbot.training.data import DialogueData
+from hushbot.training.joint import check_machine
 from hushbot.training.module import TaskBot, TrainingPlan
 from hushbot.training.private_checks import check_alone
 from hushbot.training.private_module import PrivateTaskBot
-from hushbot.training.stack import RecipeStack
+from hushbot.training.stack import RecipeStack, check_strategy
 from hushbot.training.watching import Watch
 from hushbot.types import PrivacyInfo
 
@@ -34,13 +35,20 @@ def check_settings(stack: RecipeStack, data: DialogueData, settings: TrainerSett
     """Refuse what cannot be trained as it was asked for.
 
     Raises:
-        ConfigError: Early stopping is on and there is no calibration part; or members would decide when a training
-            ends that promises privacy.
+        ConfigError: Early stopping is on and there is no calibration part; members would decide when a training ends
+            that promises privacy; or the processes cannot be had, or cannot do what they would have to.
     """
+    check_strategy(settings.strategy, stack.recipes)
     if settings.patience is not None and not data.has_calibration:
         raise ConfigError(
             f"patience={settings.patience} needs calibration dialogues to stop by, there are none; "
             "set split.calibration or trainer.patience=null"
+        )
+    check_machine(settings)
+    if settings.strategy == "fsdp" and watch is not None:
+        raise ConfigError(
+            "strategy=fsdp: no process has the whole bot while it trains, so nobody can look at it; set "
+            "trainer.strategy=ddp or watch.every=null"
         )
     if watch is not None and watch.stops and stack.privacy_unit is not None:
         raise ConfigError(

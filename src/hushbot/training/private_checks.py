@@ -23,11 +23,11 @@ from torch import nn
 from hushbot.errors import HushbotError, PrivacyError
 from hushbot.schema import Schema
 from hushbot.training.data import Batches
+from hushbot.training.joint import JointStrategy
 from hushbot.training.mechanism import Mechanism
 from hushbot.training.module import TaskBot
-from hushbot.training.packing import PackedDialogue, loss_sum
+from hushbot.training.packing import loss_sum, made_up
 from hushbot.training.poisson import PoissonBatches, is_secret
-from hushbot.training.prefix_attention import Branch, PrefixLayout
 from hushbot.training.stack import RecipeStack
 from hushbot.types import Dialogue
 
@@ -79,6 +79,7 @@ def _optimiser_rules(trainer: Any, module: TaskBot) -> tuple[_Rule, ...]:
 
 def _trainer_rules(trainer: Any) -> tuple[_Rule, ...]:
     """Return what must hold for the settings of Lightning's trainer, likewise."""
+    strategy = getattr(trainer, "strategy", None)
     return (
         (
             f"accumulate_grad_batches={trainer.accumulate_grad_batches} must be 1, since each batch is a whole step; "
@@ -105,8 +106,9 @@ def _trainer_rules(trainer: Any) -> tuple[_Rule, ...]:
             trainer.precision in ("32-true", "bf16-mixed"),
         ),
         (
-            f"{trainer.world_size} processes train together, must be 1; set trainer.devices=1",
-            trainer.world_size == 1,
+            f"{trainer.world_size} processes train together by {type(strategy).__name__}, which would share "
+            "gradients that are not clipped; set trainer.devices=1 or trainer.strategy=ddp",
+            trainer.world_size == 1 or type(strategy) is JointStrategy,
         ),
     )
 
@@ -227,7 +229,7 @@ def _drop_rate(module: nn.Module) -> float:
 def _is_left_to_chance(model: nn.Module) -> bool:
     """Return whether a model's loss depends on the random state, or computing it advances that state."""
     device = next(model.parameters()).device
-    packed = _made_up(model).to(device)
+    packed = made_up(model).to(device)
     modes = {module: module.training for module in model.modules()}
     found, moved = [], False
     with torch.random.fork_rng():
@@ -243,15 +245,6 @@ def _is_left_to_chance(model: nn.Module) -> bool:
             for module, mode in modes.items():
                 module.training = mode
     return moved or not torch.equal(*found)
-
-
-def _made_up(model: Any) -> PackedDialogue:
-    """Return a packed dialogue of tokens that nobody said: a trunk of 5, a branch of 4."""
-    n_tokens = model.get_input_embeddings().num_embeddings
-    ids = torch.tensor([[(7 * i + 3) % n_tokens for i in range(9)]])
-    positions = torch.tensor([[0, 1, 2, 3, 4, 2, 3, 4, 5]])
-    layout = PrefixLayout(5, (Branch(4, 2),))
-    return PackedDialogue("made-up", ids, positions, torch.tensor([3, 7]), ids[0, [4, 8]], layout)
 
 
 def _random_states(device: torch.device) -> list[torch.Tensor]:

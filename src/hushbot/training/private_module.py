@@ -10,6 +10,8 @@ Guarantees, together with `mechanism`, `poisson`, `gradients` and `ledger`:
 * A resumed run draws fresh noise and batches, counts what was lost with the last checkpoint, and stops before the
   target is exceeded. Without the ledger that its checkpoint knows it is refused.
 * Epsilon is computed from the ledger file alone. With `insecure_seed` there is none.
+* Of several processes, all have the first one's draw and a part of it each; the first alone draws noise, once a step,
+  keeps the ledger, and writes a step down before any other can have its gradient.
 * Nothing in the model draws random numbers, which would couple the dialogues of a batch.
 * Afterwards every trainable tensor has changed and is finite, and every frozen one is bit for bit what it was
   (meta-pytorch/opacus #313: a wrapped model that was never used; #820: adapters that never moved).
@@ -104,8 +106,9 @@ class PrivateTaskBot(TaskBot):
             n_dialogues=mechanism.n_units,
             sample_rate=mechanism.sample_rate,
             n_steps=mechanism.steps_per_epoch,
-            generator=self._generator("cpu", 0),
+            generator=self._shared_generator(),
         )
+        self.share.check_same("the mechanism", (self.mechanism, self._data_fingerprint))
         return self._batches
 
     def privacy(self) -> PrivacyInfo | None:
@@ -177,12 +180,14 @@ class PrivateTaskBot(TaskBot):
         self._clipped.reset()
         if batch:
             self._engine.accumulate(batch, self._clipped)
-        self._ledger.spend(self.global_step)
+        if self.share.is_first:
+            self._ledger.spend(self.global_step)
         noisy_gradient(
             self._clipped,
             noise_multiplier=mechanism.noise_multiplier,
             expected_batch_size=mechanism.expected_batch_size,
             generator=self._noise,
+            share=self.share,
         )
         self._clipped.reset()  # the sum without noise lives no longer than its step
         return []
@@ -202,7 +207,7 @@ class PrivateTaskBot(TaskBot):
         Raises:
             PrivacyError: The trainer would void the guarantee, or the ledger is missing or another run's.
         """
-        mechanism, resumed = self.mechanism, self._resumed or {}
+        mechanism = self.mechanism
         self._noise = self._generator(self.device.type, 1)
         if problems := [
             *refusals(self.trainer, self, self._batches),
@@ -212,6 +217,11 @@ class PrivateTaskBot(TaskBot):
             raise PrivacyError("\n".join(problems))
         self._engine = make_engine(self.settings.engine, self.model, chunk_tokens=self.settings.chunk_tokens)
         self._clipped = ClippedSum(self._engine.parameters, mechanism.max_grad_norm)
+        if self.share.is_first:
+            self._open_ledger()
+
+    def _open_ledger(self) -> None:
+        mechanism, resumed = self.mechanism, self._resumed or {}
         self._ledger_path.parent.mkdir(parents=True, exist_ok=True)
         self._ledger = PrivacyLedger.open(
             self._ledger_path,
@@ -234,14 +244,19 @@ class PrivateTaskBot(TaskBot):
             PrivacyError: The budget was used up by runs of which nothing is left.
         """
         super().on_train_start()
+        if self.share.is_first:
+            self._settle_budget()
+        self._stop_at = self.share.tell(self._stop_at)
+        if self._stop_at == self.global_step:
+            self.trainer.should_stop = True
+
+    def _settle_budget(self) -> None:
         self._stop_at = self.global_step + self._n_affordable()
         if self._stop_at == 0:
             raise PrivacyError(
                 f"{self._ledger_path} has {self._ledger.n_steps} steps and no checkpoint goes with them: nothing of "
                 f"epsilon {self.mechanism.target_epsilon} is left for training anew; {REMEDY}"
             )
-        if self._stop_at == self.global_step:
-            self.trainer.should_stop = True
 
     def on_train_end(self) -> None:
         """Look at the weights once more.
@@ -255,11 +270,14 @@ class PrivateTaskBot(TaskBot):
 
     def on_fit_end(self) -> None:
         """Close the ledger."""
-        self._ledger.close()
+        if self.share.is_first:
+            self._ledger.close()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add which ledger knows the steps, how many it had, and where the budget ends training."""
         super().on_save_checkpoint(checkpoint)
+        if not self.share.is_first:  # it writes none
+            return
         checkpoint[DP_KEY] = {
             "ledger_id": self._ledger.ledger_id,
             "n_steps": self._ledger.n_steps,
@@ -293,6 +311,12 @@ class PrivateTaskBot(TaskBot):
         """Return a fresh generator: never the checkpoint's or the seed's, or a resumed run would repeat its noise."""
         seed = self.settings.insecure_seed
         return secret_generator(device) if seed is None else seeded_generator(2 * seed + stream, device)
+
+    def _shared_generator(self) -> torch.Generator:
+        """Return the generator of the draws, the first process's in all of them."""
+        generator = self._generator("cpu", 0)
+        generator.set_state(self.share.tell(generator.get_state()))
+        return generator
 
     def _take_noise(self, noise: object) -> None:
         """Go on with a checkpoint's noise where this machine has calibrated it to nearly the same.

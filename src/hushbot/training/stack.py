@@ -127,6 +127,8 @@ def build_stack(config: Mapping[str, Any]) -> RecipeStack:
         _refuse_training(config["recipe"], built)
     recipes = tuple(built.values())
     _refuse_budget(config.get("watch"), recipes)
+    trainer = config.get("trainer")
+    check_strategy(trainer.get("strategy") if isinstance(trainer, Mapping) else None, recipes)
     if not any(recipe.makes_examples for recipe in recipes):
         recipes = (build(DEFAULT_MAKER, "recipe.turn_level"), *recipes)
     return RecipeStack(recipes)
@@ -165,6 +167,20 @@ def _refuse_budget(watch: object, recipes: Sequence[Recipe]) -> None:
         raise ConfigError(
             f"watch.budget={dict(budget)}: {_name(private[0])} promises privacy per {private[0].privacy_unit}, which "
             "stopping by members' scores would void; leave watch.budget out, looking alone is allowed"
+        )
+
+
+def check_strategy(strategy: object, recipes: Sequence[Recipe]) -> None:
+    """Refuse to part the weights of a training that promises privacy.
+
+    Raises:
+        ConfigError: A gradient must be whole where it is clipped.
+    """
+    private = [recipe for recipe in recipes if recipe.privacy_unit is not None]
+    if strategy == "fsdp" and private:
+        raise ConfigError(
+            f"strategy=fsdp: {_name(private[0])} clips each {private[0].privacy_unit}'s gradient, which must be whole "
+            "where it is clipped; set trainer.strategy=ddp, or train an adapter (backbone.lora) to save memory"
         )
 
 

@@ -6,6 +6,8 @@ the weights to go back to are in the checkpoint: a run that was killed continues
 epoch. A budget that could not be measured counts as passed. Whoever is trained with a privacy guarantee may be looked
 at, but nothing that is seen decides when training ends.
 
+Of several processes the first looks, and tells the others what it saw.
+
 What voids them: a watch that changes the model it is shown; on a GPU, kernels that are not deterministic.
 """
 
@@ -163,7 +165,7 @@ class Watcher(pl.Callback):
         """Return what is measured, the module as it was before."""
         started = time.perf_counter()
         with _untouched(module.model):
-            measured = self.watch.look(module.model)
+            measured: dict[str, Estimate] = module.share.tell(self.watch.look(module.model))
         spent = time.perf_counter() - started
         self.seconds += spent
         module.leave_out(spent)
@@ -171,7 +173,7 @@ class Watcher(pl.Callback):
 
     def _decide(self, trainer: pl.Trainer, module: TaskBot, epoch: int) -> None:
         """Keep the weights, or stop."""
-        self.excess = self.watch.excess(module.measured)
+        self.excess = module.share.tell(self.watch.excess(module.measured))
         if self.excess is None:
             self.epoch_within = epoch
             self.weights = module.kept_weights()
