@@ -21,7 +21,7 @@ def check_requests(
     Raises:
         ConfigError: Holds every problem.
     """
-    rules = [(name, 1, "at least 1") for name in at_least_one]
+    rules: list[tuple[str, float, str]] = [(name, 1, "at least 1") for name in at_least_one]
     rules += [(name, 0, "at least 0") for name in at_least_zero]
     rules += [(name, math.ulp(0.0), "positive") for name in positive]
     problems = [
