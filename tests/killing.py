@@ -48,7 +48,7 @@ class Watched:
     Args:
         shared: Two bytes: a step and what it asks.
         folder: Whose changes are counted as writes.
-        kill: When to die: `step`, and `write` (its number in that step) or `seconds`.
+        kill: When to die: in which `step`, and before which of its `writes` or after how many `seconds`.
     """
 
     def __init__(self, shared: mmap.mmap, folder: str, kill: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Watched:
             return
         step = STEPS[self.shared[0]]
         self.writes[step] += 1
-        if step == self.kill.get("step") and self.writes[step] == self.kill.get("write"):
+        if step == self.kill.get("step") and self.writes[step] == self.kill.get("writes"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def go(self, step: int, asking: int) -> None:
