@@ -20,7 +20,7 @@ import pytorch_lightning as pl
 import torch
 
 from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
-from hushbot.training.joint import strategy_of
+from hushbot.training.joint import TermSignal, strategy_of
 
 if TYPE_CHECKING:
     from hushbot.training.data import DialogueData
@@ -40,6 +40,8 @@ def make_trainer(
     """
     is_terminal = sys.stdout.isatty()  # where rich draws
     callbacks: list[pl.Callback] = [LastCheckpoint(path, settings.checkpoint_every_n_steps), *onlookers]
+    if data.share.size > 1:
+        callbacks.append(TermSignal())
     if settings.progress_bar:
         callbacks.append(pl.callbacks.RichProgressBar(leave=True) if is_terminal else EpochLines())
     return pl.Trainer(
