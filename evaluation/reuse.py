@@ -35,8 +35,10 @@ from hushbot.types import AuditReport
 
 _DECISIVE = ("data", "split", "backbone", "trainer", "seed", "fit")
 """Top-level keys that decide the weights, beside the recipes; everything else is for after training."""
-_NOT_DECISIVE = (*TrainerSettings.no_effect, "num_threads")
+_NOT_DECISIVE = (*(name for name in TrainerSettings.no_effect if name != "strategy"), "num_threads")
 """Trainer settings that do not: threads are compared as they were, not as they were asked for."""
+_WITHOUT_STRATEGY = {"strategy": "auto"}
+"""How a bot was trained whose configuration is older than the setting, which changes last bits."""
 _DAMAGE = (HushbotError, OSError, ValueError, TypeError, KeyError, AttributeError)
 """What a folder that is damaged, half-written or another version's may raise: it is simply no twin."""
 
@@ -152,7 +154,8 @@ def _training_part(config: Mapping[str, Any], trust: Sequence[str]) -> str | Non
     # Without a budget nothing that is seen decides.
     is_stopping = watch is not None and any(limit is not None for limit in (watch.get("budget") or {}).values())
     settings["watch"] = watch if is_stopping else None
-    settings["trainer"] = {k: v for k, v in (config.get("trainer") or {}).items() if k not in _NOT_DECISIVE}
+    trainer = _WITHOUT_STRATEGY | (config.get("trainer") or {})
+    settings["trainer"] = {k: v for k, v in trainer.items() if k not in _NOT_DECISIVE}
     return json.dumps([recipes, settings], sort_keys=True)
 
 

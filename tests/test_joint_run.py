@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +59,14 @@ def test_two_processes_make_the_run_of_one(tmp_path: Path) -> None:
     assert joint["status"] == "complete"
     for first, second in zip(alone["training"], joint["training"], strict=True):
         for name in ("training_loss", "calibration_loss"):
-            assert second[name] == pytest.approx(first[name], rel=1e-4)
+            assert second[name] == pytest.approx(first[name], rel=1e-5)
     assert joint["run"]["tokens_trained"] == alone["run"]["tokens_trained"]
     assert joint["data"] == alone["data"]
     for name, estimate in alone["utility"].items():
-        assert joint["utility"][name]["value"] == pytest.approx(estimate["value"], rel=1e-3), name
+        assert joint["utility"][name]["value"] == pytest.approx(estimate["value"], rel=1e-4), name
     for key in ("dialogues_used", "turns_counted", "turns_unparsed"):
         assert joint["utility_protocol"][key] == alone["utility_protocol"][key]
-    found = alone["attacks"]["membership"]["headline"]["estimate"]["value"]
-    assert joint["attacks"]["membership"]["headline"]["estimate"]["value"] == pytest.approx(found, abs=0.15)
+    assert joint["attacks"].keys() == alone["attacks"].keys() == {"membership"}
     assert any(note.startswith("trained by 2 processes together (ddp)") for note in joint["notes"])
     files = [sorted(p.relative_to(tmp_path / r).as_posix() for p in (tmp_path / r).rglob("*")) for r in ("one", "two")]
     assert files[0] == files[1]
@@ -87,6 +88,46 @@ def test_an_error_in_one_process_ends_the_run_with_its_message(tmp_path: Path) -
     assert "is damaged; mend it" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert read(tmp_path / "failed" / "report.json")["status"] == "failed"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_a_run_that_is_told_to_end_leaves_no_process_and_one_process_finishes_it(tmp_path: Path) -> None:
+    command = (*MICRO, "trainer.max_epochs=4", "utility.max_dialogues=1", "run=told")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-m", "hushbot.cli", *command, *TWO]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as first:
+        assert first.stderr is not None
+        assert any(line.startswith("epoch 2/4") for line in first.stderr)  # so the first is saved
+        others = children(first.pid)
+        first.terminate()
+        assert "Traceback" not in first.stderr.read()
+    assert (first.returncode, len(others)) == (128 + signal.SIGTERM, 1)
+    deadline = time.monotonic() + 30
+    while any("ranks" in cmdline(pid) for pid in others):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    done = hushbot(tmp_path, *command)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1/4" not in done.stderr  # from its checkpoint on
+    assert [epoch["epoch"] for epoch in read(tmp_path / "told" / "report.json")["training"]] == [1, 2, 3, 4]
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started as ranks."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and "hushbot.launching.ranks\x001\x00" in cmdline(int(folder.name)):
+            stat = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            found += [int(folder.name)] if int(stat[1]) == pid else []
+    return found
+
+
+def cmdline(pid: int) -> str:
+    """Return how a process was started; nothing of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,14 @@ def test_canaries_are_part_of_what_a_model_is_trained_on(make_run: Any, muzzle: 
     assert find_twin(off) is not None
 
 
+def test_how_processes_trained_together_counts_and_older_runs_had_one(make_run: Any) -> None:
+    make_run("older", config(TURN_LEVEL, trainer={"max_epochs": 2}), model=b"weights")
+    default, _ = make_run("default", config(TURN_LEVEL, trainer={"max_epochs": 2, "strategy": "auto"}))
+    assert find_twin(default) is not None
+    parted, _ = make_run("parted", config(TURN_LEVEL, trainer={"max_epochs": 2, "strategy": "fsdp"}))
+    assert find_twin(parted) is None
+
+
 def test_a_private_run_takes_no_model(make_run: Any) -> None:
     private = config({"private": {"_target_": f"{HERE}.Private"}, **TURN_LEVEL})
     make_run("other", private, model=b"weights")

@@ -21,15 +21,19 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -208,6 +212,23 @@ def strategy_of(settings: TrainerSettings, share: Share) -> Strategy | str:
         return "auto"
     kind = ShardedStrategy if settings.strategy == "fsdp" else JointStrategy
     return kind(cluster_environment=_Environment(share))
+
+
+class TermSignal(pl.Callback):
+    """Let SIGTERM end the processes.
+
+    Lightning's own handler talks to the other processes wherever it interrupts this one, amidst what they were
+    talking about: they then wait for each other.
+    """
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the place of Lightning's handler, which puts back the one before it when training ends."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _leave if trainer.is_global_zero else signal.SIG_DFL)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 class _Environment(ClusterEnvironment):

@@ -23,7 +23,7 @@ from hushbot.errors import HushbotError
 from hushbot.launching.ranks import is_broken_off
 from hushbot.machine_faults import told
 from hushbot.training.callbacks import AtomicCheckpointIO, EpochLines, LastCheckpoint
-from hushbot.training.joint import strategy_of
+from hushbot.training.joint import TermSignal, strategy_of
 
 if TYPE_CHECKING:
     from hushbot.training.data import DialogueData
@@ -44,6 +44,8 @@ def make_trainer(
     """
     is_terminal = sys.stdout.isatty()  # where rich draws
     callbacks: list[pl.Callback] = [LastCheckpoint(path, settings.checkpoint_every_n_steps), *onlookers]
+    if data.share.size > 1:
+        callbacks.append(TermSignal())
     if settings.progress_bar:
         callbacks.append(pl.callbacks.RichProgressBar(leave=True) if is_terminal else EpochLines())
     return pl.Trainer(
