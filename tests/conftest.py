@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,12 @@ POPULATION: Pools = {
     ("train", "day"): ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
 }
 """What people ask for; a table time is asked for by at most one person, everything else by many."""
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C through to what tests start: a shell makes what it starts in the background deaf to it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -133,9 +133,11 @@ class BranchCache:
         """Return what was read now at some places of the flattened rows, tensors of shape (tokens, heads, width)."""
         n_new = self._passed[0][0].shape[2]
         rows, columns = places // n_new, places % n_new
-        return [
-            tuple(part[rows.to(part.device), :, columns.to(part.device)] for part in layer) for layer in self._passed
-        ]
+
+        def found(passed: Tensor) -> Tensor:
+            return passed[rows.to(passed.device), :, columns.to(passed.device)]
+
+        return [(found(keys), found(values)) for keys, values in self._passed]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return how many tokens the longest row has read; transformers asks for it."""
