@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +59,7 @@ def make_small_model(small_tokenizer: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            return LlamaForCausalLM(config)
+            return LlamaForCausalLM(copy.deepcopy(config))  # models write into theirs
 
     return make
 
