@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check types bench docs install clean
+.PHONY: demo test long check types bench docs install clean
 
 demo: $(STAMP)
 	$(BIN)/hushbot compare experiment=demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+
+# What takes longer than a test run may: more kills of more launchers and processes.
+long: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 check: $(STAMP)
 	$(BIN)/ruff check .

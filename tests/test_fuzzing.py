@@ -74,7 +74,7 @@ def test_states(tell: Tell) -> None:
         read_changes(text)
         parse_state(text)
 
-    tell("states", hunt(read, _texts(), seconds=seconds(0.75)))
+    tell("states", hunt(read, _texts(), seconds=seconds(0.375)))
 
 
 @settings(deadline=2000, max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -127,7 +127,7 @@ def test_answers(tell: Tell) -> None:
         readers[given[0]](given[1])
 
     streams = [named(i, mutated_values(seeds, SEED + i)) for i in range(len(readers))]
-    tell("answers", hunt(read, taking_turns(*streams), seconds=seconds(1)))
+    tell("answers", hunt(read, taking_turns(*streams), seconds=seconds(0.5)))
 
 
 @settings(deadline=5000, max_examples=200, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -181,7 +181,7 @@ def test_doctor_never_raises_for_what_a_server_answers(tell: Tell, monkeypatch: 
             bot.sample(["Hello"], n=2, max_new_tokens=4, decoding=Decoding(), seed=0)
             bot.logprobs(["Hello"], [" there"])
 
-    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(1))
+    found = hunt(read, iter(range(SEED, SEED + 10**9)), seconds=seconds(0.5))
     tell("doctor", found)
 
 
@@ -213,7 +213,7 @@ def test_bytes_of_a_server(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
         said[:] = [content]
         connection.post("/completions", {"prompt": "a"})
 
-    found = hunt(read, taking_turns(*(named(k, v) for k, v in streams.items())), seconds=seconds(1))
+    found = hunt(read, taking_turns(*(named(k, v) for k, v in streams.items())), seconds=seconds(0.5))
     tell("bytes of a server", found)
     assert issubclass(EndpointError, HushbotError)
 
@@ -238,7 +238,7 @@ def test_requests_to_our_own_server(tell: Tell) -> None:
                 reader(body)
 
     streams = as_json(mutated_values([completion, chat], SEED)), mutated_bytes([json.dumps(chat).encode()], SEED)
-    tell("requests", hunt(read, taking_turns(*streams), seconds=seconds(0.5)))
+    tell("requests", hunt(read, taking_turns(*streams), seconds=seconds(0.3)))
 
 
 # What lies in run directories
@@ -328,7 +328,7 @@ def test_reports_are_read_or_refused(tmp_path: Path, tell: Tell) -> None:
 
     seeds = reports()
     streams = as_json(mutated_values(seeds, SEED)), mutated_bytes([json.dumps(one).encode() for one in seeds], SEED)
-    tell("reports", hunt(read, taking_turns(*streams), seconds=seconds(1), place=str(path)))
+    tell("reports", hunt(read, taking_turns(*streams), seconds=seconds(0.5), place=str(path)))
 
 
 def test_whatever_report_can_be_read_can_be_shown(tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +349,7 @@ def test_whatever_report_can_be_read_can_be_shown(tmp_path: Path, tell: Tell, mo
         print_summary([report])
 
     inputs = mutated_values(reports(), SEED, is_gentle=True)
-    tell("shown reports", hunt(read, inputs, seconds=seconds(1.5), place=str(run)))
+    tell("shown reports", hunt(read, inputs, seconds=seconds(0.75), place=str(run)))
 
 
 def test_whatever_reports_can_be_read_can_be_compared(tmp_path: Path, tell: Tell) -> None:
@@ -367,7 +367,7 @@ def test_whatever_reports_can_be_read_can_be_compared(tmp_path: Path, tell: Tell
         tradeoff_csv(rows_of(both), comparison.standings)
 
     inputs = mutated_values(reports(), SEED, is_gentle=True)
-    tell("compared reports", hunt(read, inputs, seconds=seconds(1), place=str(path)))
+    tell("compared reports", hunt(read, inputs, seconds=seconds(0.5), place=str(path)))
 
 
 BUDGET_SEED = {
@@ -389,7 +389,7 @@ def test_budgets(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(BUDGET_SEED).encode()
     streams = as_yaml(mutated_values([BUDGET_SEED], SEED)), mutated_bytes([good], SEED)
-    tell("budgets", hunt(read, taking_turns(*streams), seconds=seconds(0.75), place=str(path)))
+    tell("budgets", hunt(read, taking_turns(*streams), seconds=seconds(0.375), place=str(path)))
 
 
 def as_yaml(values: Iterator[Any]) -> Iterator[bytes]:
@@ -421,7 +421,7 @@ def test_manifests(tmp_path: Path, tell: Tell) -> None:
         split_sha256(run.manifest)
 
     streams = as_json(mutated_values([MANIFEST], SEED)), mutated_bytes([json.dumps(MANIFEST).encode()], SEED)
-    tell("manifests", hunt(read, taking_turns(*streams), seconds=seconds(1), place="manifest"))
+    tell("manifests", hunt(read, taking_turns(*streams), seconds=seconds(0.5), place="manifest"))
 
 
 def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
@@ -438,7 +438,7 @@ def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(config).encode()
     streams = as_yaml(mutated_values([config], SEED)), mutated_bytes([good], SEED)
-    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(1)))
+    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(0.5)))
 
 
 LEDGER = (
@@ -462,7 +462,7 @@ def test_ledgers(tmp_path: Path, tell: Tell) -> None:
         assert ledger.n_steps >= n_before
         ledger.close()
 
-    found = hunt(read, mutated_bytes([LEDGER], SEED), seconds=seconds(1), place=str(path))
+    found = hunt(read, mutated_bytes([LEDGER], SEED), seconds=seconds(0.5), place=str(path))
     tell("ledgers", found)
 
 
@@ -477,7 +477,7 @@ def test_notes_of_trackers(tmp_path: Path, tell: Tell) -> None:
         progress.keep()
 
     streams = as_json(mutated_values([good], SEED)), mutated_bytes([json.dumps(good).encode()], SEED)
-    tell("notes of trackers", hunt(read, taking_turns(*streams), seconds=seconds(0.5), place=str(path)))
+    tell("notes of trackers", hunt(read, taking_turns(*streams), seconds=seconds(0.3), place=str(path)))
 
 
 def test_stored_answers(tmp_path: Path, tell: Tell) -> None:
@@ -501,7 +501,7 @@ def test_stored_answers(tmp_path: Path, tell: Tell) -> None:
         finally:
             store.close()
 
-    found = hunt(read, mutated_bytes([good], SEED), seconds=seconds(1), place=str(folder))
+    found = hunt(read, mutated_bytes([good], SEED), seconds=seconds(0.5), place=str(folder))
     tell("stored answers", found)
 
 
@@ -516,7 +516,7 @@ def test_records_files(tmp_path: Path, tell: Tell) -> None:
         path.write_bytes(content)
         read_records(run)
 
-    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(0.75), place=str(path))
+    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(0.375), place=str(path))
     tell("records", found)
 
 
@@ -534,7 +534,7 @@ def test_record_files_of_the_quiz(tmp_path: Path, tell: Tell) -> None:
         named("rows.jsonl", mutated_bytes([rows], SEED)),
         named("table.csv", mutated_bytes([table], SEED)),
     )
-    tell("quiz records", hunt(read, taking_turns(*streams), seconds=seconds(0.5), place=str(tmp_path)))
+    tell("quiz records", hunt(read, taking_turns(*streams), seconds=seconds(0.3), place=str(tmp_path)))
 
 
 def test_checkpoints(tmp_path: Path, tell: Tell) -> None:
@@ -552,7 +552,7 @@ def test_checkpoints(tmp_path: Path, tell: Tell) -> None:
         assert found.keys() == good.keys()
         assert found["loops"] == good["loops"]
 
-    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(0.75), place=str(path))
+    found = hunt(read, mutated_bytes([path.read_bytes()], SEED), seconds=seconds(0.375), place=str(path))
     tell("checkpoints", found)
 
 
@@ -575,7 +575,7 @@ def test_model_folders(tmp_path: Path, tell: Tell) -> None:
             (folder / name).write_bytes(goods[name])
 
     streams = [named(name, mutated_bytes([goods[name]], SEED)) for name in (*small, "model.safetensors")]
-    tell("model folders", hunt(read, taking_turns(*streams), seconds=seconds(1.5), place=str(folder)))
+    tell("model folders", hunt(read, taking_turns(*streams), seconds=seconds(0.75), place=str(folder)))
 
 
 # What is typed
@@ -602,7 +602,7 @@ def test_overrides(tell: Tell) -> None:
     def read(content: bytes) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))
 
-    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(1)))
+    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(0.5)))
 
 
 OWN = b"""# @package recipe.mine
@@ -621,7 +621,7 @@ def test_own_groups(tmp_path: Path, tell: Tell) -> None:
         path.write_bytes(content)
         find_problems(compose("train", ["recipe=mine"], config_dir=tmp_path))
 
-    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(0.75)))
+    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(0.375)))
 
 
 def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
@@ -650,4 +650,4 @@ def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
     settings = json.loads(goods["adapter_config.json"])
     streams = [named(name, mutated_bytes([good], SEED)) for name, good in goods.items()]
     streams.append(named("adapter_config.json", as_json(mutated_values([settings], SEED))))
-    tell("adapter folders", hunt(read, taking_turns(*streams), seconds=seconds(1)))
+    tell("adapter folders", hunt(read, taking_turns(*streams), seconds=seconds(0.5)))

@@ -233,12 +233,12 @@ def test_corpus_readers(name: str, tmp_path: Path, tell: Tell) -> None:
             for file, stream in streams.items():
                 yield good | {file: next(stream)}
 
-    tell(f"reader {name}", hunt(read, inputs(), seconds=seconds(0.5), place=str(tmp_path)))
+    tell(f"reader {name}", hunt(read, inputs(), seconds=seconds(0.3), place=str(tmp_path)))
 
 
 def test_rows_of_the_hub(tell: Tell) -> None:
     rows = [COLUMNS, GUIDED, UNIFIED, DELTA, {"dialogue_id": "M1", **MULTIWOZ["MUL0001.json"]}]
-    tell("rows", hunt(lambda row: load("hub", rows_or_id=[row]), mutated_values(rows, SEED), seconds=seconds(0.75)))
+    tell("rows", hunt(lambda row: load("hub", rows_or_id=[row]), mutated_values(rows, SEED), seconds=seconds(0.375)))
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
@@ -260,7 +260,7 @@ def test_files_of_unknown_format(tmp_path: Path, tell: Tell) -> None:
         load(path)
 
     streams = [named(name, mutated_bytes(seeds, SEED)) for name, seeds in packed.items()]
-    tell("files", hunt(read, taking_turns(*streams), seconds=seconds(0.75), place=str(tmp_path)))
+    tell("files", hunt(read, taking_turns(*streams), seconds=seconds(0.375), place=str(tmp_path)))
 
 
 def unpacked(path: Path) -> Any:
@@ -298,4 +298,4 @@ def test_real_files(shared_dir: Path, tmp_path: Path, tell: Tell) -> None:
         )
         for name, values in seeds.items()
     ]
-    tell("real files", hunt(read, taking_turns(*streams), seconds=seconds(1.5), place=str(tmp_path)))
+    tell("real files", hunt(read, taking_turns(*streams), seconds=seconds(0.75), place=str(tmp_path)))

@@ -149,7 +149,14 @@ def existing_cluster() -> Iterator[Mapping[str, str]]:
         process.communicate(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("launcher", [(), EXISTING_RAY, SLURM], ids=["local", "ray", "slurm"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param((), id="local", marks=pytest.mark.long),
+        pytest.param(EXISTING_RAY, id="ray"),
+        pytest.param(SLURM, id="slurm"),
+    ],
+)
 def test_a_worker_killed_in_training_goes_on_elsewhere_with_the_same_result(
     launcher: tuple[str, ...],
     undisturbed: tuple[str, dict[str, bytes]],
@@ -173,6 +180,7 @@ def test_a_worker_killed_in_training_goes_on_elsewhere_with_the_same_result(
     assert comparison.result() == undisturbed
 
 
+@pytest.mark.long
 def test_ctrl_c_and_kill_leave_no_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'hushbot[ray]'")
     comparison = Comparison(tmp_path, RAY)

@@ -81,6 +81,7 @@ def test_two_processes_make_the_run_of_one(tmp_path: Path) -> None:
     assert read(tmp_path / "two" / "report.json") == joint
 
 
+@pytest.mark.long
 def test_an_error_in_one_process_ends_the_run_with_its_message(tmp_path: Path) -> None:
     failing = ("--trust=joining", "recipe.turn_level._target_=joining.FailsBeside")
     done = hushbot(tmp_path, *MICRO, *TWO, *failing, "run=failed")
@@ -90,6 +91,7 @@ def test_an_error_in_one_process_ends_the_run_with_its_message(tmp_path: Path) -
     assert read(tmp_path / "failed" / "report.json")["status"] == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_a_run_that_is_told_to_end_leaves_no_process_and_one_process_finishes_it(tmp_path: Path) -> None:
     command = (*MICRO, "trainer.max_epochs=4", "utility.max_dialogues=1", "run=told")
