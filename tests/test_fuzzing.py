@@ -349,7 +349,7 @@ def test_whatever_report_can_be_read_can_be_shown(tmp_path: Path, tell: Tell, mo
         print_summary([report])
 
     inputs = mutated_values(reports(), SEED, is_gentle=True)
-    tell("shown reports", hunt(read, inputs, seconds=seconds(0.75), place=str(run)))
+    tell("shown reports", hunt(read, inputs, seconds=seconds(1.5), place=str(run)))
 
 
 def test_whatever_reports_can_be_read_can_be_compared(tmp_path: Path, tell: Tell) -> None:
@@ -438,7 +438,7 @@ def test_configurations_of_runs(tmp_path: Path, tell: Tell) -> None:
 
     good = yaml.safe_dump(config).encode()
     streams = as_yaml(mutated_values([config], SEED)), mutated_bytes([good], SEED)
-    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(0.5)))
+    tell("configurations", hunt(read, taking_turns(*streams), seconds=seconds(1.5)))
 
 
 LEDGER = (
@@ -575,7 +575,7 @@ def test_model_folders(tmp_path: Path, tell: Tell) -> None:
             (folder / name).write_bytes(goods[name])
 
     streams = [named(name, mutated_bytes([goods[name]], SEED)) for name in (*small, "model.safetensors")]
-    tell("model folders", hunt(read, taking_turns(*streams), seconds=seconds(0.75), place=str(folder)))
+    tell("model folders", hunt(read, taking_turns(*streams), seconds=seconds(1.5), place=str(folder)))
 
 
 # What is typed
@@ -602,7 +602,7 @@ def test_overrides(tell: Tell) -> None:
     def read(content: bytes) -> None:
         find_problems(compose("train", [content.decode("utf-8", "replace")]))
 
-    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(0.5)))
+    tell("overrides", hunt(read, mutated_bytes(values, SEED), seconds=seconds(1.5)))
 
 
 OWN = b"""# @package recipe.mine
@@ -621,7 +621,7 @@ def test_own_groups(tmp_path: Path, tell: Tell) -> None:
         path.write_bytes(content)
         find_problems(compose("train", ["recipe=mine"], config_dir=tmp_path))
 
-    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(0.375)))
+    tell("own groups", hunt(read, mutated_bytes([OWN], SEED), seconds=seconds(1.5)))
 
 
 def test_adapter_folders(tmp_path: Path, tell: Tell) -> None:
