@@ -43,7 +43,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from packing import Claim, draw, tell
-from scoring import load_corpus
+from scoring import SHARE, load_corpus
 from torch import Tensor
 
 from hushbot.attacks.schema_sampling import StateGrammar
@@ -61,7 +61,6 @@ from hushbot.types import Decoding
 
 N_PHRASES = 32
 GOAL_CACHED, GOAL_UNCACHED = 5.0, 15.0
-SHARE = 0.7
 
 
 @dataclass(frozen=True)

@@ -67,13 +67,19 @@ def lay_out(trees: Sequence[Packed], lengths: Sequence[int], most_read: int) -> 
             until[at, start:end] = read
             places[number] = np.arange(at * longest + start, at * longest + end)
             start = end
-    columns, own = np.arange(n_read), np.arange(longest)
+    columns = np.arange(n_read)
     behind = (columns >= since[..., None]) & (columns < until[..., None])
+    mask = torch.cat([torch.from_numpy(behind), seen_within(torch.from_numpy(ends))], dim=2)
+    ids_, positions_, places_ = map(torch.from_numpy, (ids, positions, np.concatenate(places)))
+    return BranchRows(rows, ids_, positions_, mask, places_)
+
+
+def seen_within(ends: Tensor) -> Tensor:
+    """Return who sees whom in rows of packed tokens, (rows, longest, longest), from where each token's subtree ends."""
+    places = torch.arange(ends.shape[1], device=ends.device)
     # A token sees those before it whose subtree it stands in, and itself (padding, too: no row may be empty).
-    among = ((own[:, None] < ends[:, None, :]) & (own <= own[:, None])) | (own == own[:, None])
-    mask = np.concatenate([behind, among], axis=2)
-    ids_, positions_, mask_, places_ = map(torch.from_numpy, (ids, positions, mask, np.concatenate(places)))
-    return BranchRows(rows, ids_, positions_, mask_, places_)
+    mask = (places[:, None] < ends[:, None, :]) & (places <= places[:, None])
+    return mask | (places == places[:, None])
 
 
 def starts_of(trees: Sequence[Packed]) -> list[int]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import ConfigError
-from hushbot.targets.branch_rows import lay_out, starts_of
+from hushbot.targets.branch_rows import lay_out, seen_within, starts_of
 from hushbot.targets.row_cache import KeysValues, RowCache
 from hushbot.targets.token_store import BranchCache, StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
@@ -240,10 +240,7 @@ class CausalLM:
             torch.tensor([[*column, *[0] * (longest - len(column))] for column in columns], device=self.device)
             for columns in zip(*((row.ids, row.depths, row.ends) for row in rows), strict=True)
         )
-        places = torch.arange(longest, device=self.device)
-        # A token sees those before it whose subtree it stands in, and itself (padding, too: no row may be empty).
-        mask = (places[:, None] < ends[:, None, :]) & (places <= places[:, None])
-        return ids, depths, mask | (places == places[:, None])
+        return ids, depths, seen_within(ends)
 
     def _as_taken(self, mask: Tensor) -> Tensor:
         """Return a mask as the attention takes it: eager adds it to the scores, fused reads it as yes or no."""
