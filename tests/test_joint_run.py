@@ -135,7 +135,7 @@ def cmdline(pid: int) -> str:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["trainer.strategy=deepspeed_stage_2", "trainer.devices=2"], "set trainer.strategy=fsdp"),
+        (["trainer.strategy=deepspeed_stage_2_offload", "trainer.devices=2"], "must be one of auto, ddp, fsdp, deepsp"),
         (["trainer.strategy=fsdp", "trainer.devices=2", "recipe=dp_sgd"], "set trainer.strategy=ddp"),
         (["trainer.devices=0"], "devices=0 must be at least 1"),
         (["inference.processes=0"], "inference.processes=0"),

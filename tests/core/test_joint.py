@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,8 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from hushbot.errors import ConfigError, DataError, MachineError
+from hushbot.errors import ConfigError, DataError, HushbotError, MachineError
 from hushbot.launching.ranks import Ranks
 from hushbot.recipes.dp_sgd import DpSgd
 from hushbot.recipes.turn_level import TurnLevel
@@ -33,7 +33,7 @@ from hushbot.training.ledger import PrivacyLedger
 from hushbot.training.module import TaskBot
 from hushbot.training.private_checks import refusals
 from hushbot.training.private_module import LEDGER_NAME
-from hushbot.training.share import ALONE, Share, parted_like, whole
+from hushbot.training.share import ALONE, Share, part_of, parted_like, whole
 from hushbot.training.stack import RecipeStack, build_stack
 from hushbot.types import AuditSplit, Estimate, PrivacyInfo
 
@@ -50,6 +50,17 @@ SETTINGS = TrainerSettings(
 EVERY_STEP = replace(SETTINGS, checkpoint_every_n_steps=1)
 TOLERANCE = 1e-5
 """Relative, over six steps: sums in another order."""
+
+HELD = {
+    "ddp": (1.0, 1.0),
+    "fsdp": (0.5, 0.5),
+    "deepspeed_stage_1": (1.0, 0.5),
+    "deepspeed": (1.0, 0.5),
+    "deepspeed_stage_3": (0.5, 0.5),
+}
+"""What part of the weights, and of the optimiser's state, one of two processes has (ddp: of any number)."""
+NEEDS_DEEPSPEED = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
+WITH_DEEPSPEED = [pytest.param(name, marks=NEEDS_DEEPSPEED) for name in HELD if name.startswith("deepspeed")]
 
 Train = Callable[..., tuple[dict[str, Tensor], FitResult]]
 PowerCut = Callable[[object, str, int], AbstractContextManager[None]]
@@ -124,17 +135,16 @@ def entries(folder: Path) -> list[str]:
 # --- the same training ---
 
 
-@pytest.mark.parametrize(("n_processes", "strategy"), [(3, "ddp"), (2, "fsdp")])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", *WITH_DEEPSPEED])
 def test_several_processes_train_what_one_trains(
     train: Train,
     alone: Any,
     tmp_path: Path,
-    n_processes: int,
     strategy: str,
     capfd: pytest.CaptureFixture[str],
     held: list[float],
 ) -> None:
-    environment = dict(os.environ)
+    environment, n_processes = dict(os.environ), 3 if strategy == "ddp" else 2
     found = train(replace(over(n_processes, strategy), progress_bar=True), folder="joint")
     assert_same(found, alone)
     said = f"trained by {n_processes} processes together ({strategy})"
@@ -146,7 +156,7 @@ def test_several_processes_train_what_one_trains(
     assert not torch.distributed.is_initialized()
     assert dict(os.environ) == environment
     # Weights and both moments of each: all of them here, or half.
-    assert held == [pytest.approx(1.0 if strategy == "ddp" else 0.5, abs=0.05)] * 2
+    assert held == [pytest.approx(share, abs=0.05) for share in HELD[strategy]]
 
 
 @pytest.fixture
@@ -156,21 +166,28 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     original = TaskBot.on_train_end
 
     def spy(self: TaskBot) -> None:
-        weights = list(self.trainable().values())
-        states = [self.trainer.optimizers[0].state[weight]["exp_avg"] for weight in weights]
-        n_all = sum(weight.numel() for weight in weights)
-        found.extend(sum(local(tensor).numel() for tensor in tensors) / n_all for tensors in (weights, states))
+        weights = self.trainable().values()
+        states = [state["exp_avg"] for state in self.trainer.optimizers[0].state.values()]
+        for parts in ([part_of(weight) for weight in weights], [part_of(state) for state in states]):
+            found.append(sum(part.numel() for part in parts))
         original(self)
+        n_all = sum(weight.numel() for weight in (self.final_weights or self.trainable()).values())
+        found[:] = [n / n_all for n in found]
 
     monkeypatch.setattr(TaskBot, "on_train_end", spy)
     return found
 
 
-def local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        "fsdp",
+        pytest.param("deepspeed_stage_1", marks=[NEEDS_DEEPSPEED, pytest.mark.long]),
+        pytest.param("deepspeed", marks=[NEEDS_DEEPSPEED, pytest.mark.long]),
+        pytest.param("deepspeed_stage_3", marks=NEEDS_DEEPSPEED),
+    ],
+)
 def test_an_adapter_and_early_stopping_end_at_the_same_weights(
     train: Train, make_small_model: Callable[[], nn.Module], strategy: str, few_dialogues: AuditSplit
 ) -> None:
@@ -199,7 +216,17 @@ def test_an_adapter_and_early_stopping_end_at_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("legs", [[(2, "fsdp"), (2, "ddp"), (1, "auto")], [(1, "auto"), (2, "fsdp")]])
+@pytest.mark.parametrize(
+    "legs",
+    [
+        [(2, "fsdp"), (2, "ddp"), (1, "auto")],
+        [(1, "auto"), (2, "fsdp")],
+        pytest.param([(2, "deepspeed_stage_1"), (2, "deepspeed_stage_3"), (1, "auto")], marks=NEEDS_DEEPSPEED),
+        pytest.param(
+            [(1, "auto"), (2, "deepspeed"), (3, "deepspeed_stage_3")], marks=[NEEDS_DEEPSPEED, pytest.mark.long]
+        ),
+    ],
+)
 def test_a_run_that_was_cut_goes_on_with_another_number_of_processes(
     train: Train, alone: Any, power_cut: PowerCut, legs: list[tuple[int, str]]
 ) -> None:
@@ -345,9 +372,13 @@ def test_only_unwrapped_processes_train_privately(make_small_model: Callable[[],
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"strategy": "deepspeed_stage_2", "devices": 2}, "DeepSpeed takes over backward pass and step"),
-        ({"strategy": "fsdp"}, "strategy='fsdp' parts the weights among processes, devices=1 is one"),
-        ({"strategy": "ddp_spawn", "devices": 2}, "strategy='ddp_spawn' must be auto, ddp or fsdp"),
+        (
+            {"strategy": "deepspeed_stage_4", "devices": 2},
+            "'deepspeed_stage_4' must be one of auto, ddp, fsdp, ",
+        ),
+        ({"strategy": "fsdp"}, "strategy='fsdp' parts the training among processes, devices=1 is one"),
+        ({"strategy": "deepspeed"}, "strategy='deepspeed' parts the training among processes, devices=1 is one"),
+        ({"strategy": "ddp_spawn", "devices": 2}, "strategy='ddp_spawn' must be one of auto, ddp, fsdp, deepspeed, "),
         ({"devices": 0}, "devices=0 must be at least 1"),
         ({"devices": [0, 0]}, "devices=[0, 0] must be at least 1 or a list of different device indices"),
         ({"devices": []}, "devices=[] must be"),
@@ -361,21 +392,37 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str
     assert "set trainer." in caught.value.problems[0]
 
 
-def test_what_clips_whole_gradients_cannot_part_them(train: Train) -> None:
-    said = "strategy=fsdp: dp_sgd clips each dialogue's gradient, which must be whole"
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_1"])
+def test_what_clips_whole_gradients_cannot_part_them(train: Train, strategy: str) -> None:
+    said = f"strategy={strategy}: dp_sgd clips each dialogue's gradient, which must be whole"
     config = {
         "recipe": {"dp_sgd": {"_target_": "hushbot.recipes.dp_sgd.DpSgd"}},
-        "trainer": {"strategy": "fsdp"},
+        "trainer": {"strategy": strategy},
     }
     with pytest.raises(ConfigError, match=said):
         build_stack(config)
     with pytest.raises(ConfigError, match=said):
-        train(over(2, "fsdp"), stack=private())
+        train(over(2, strategy), stack=private())
 
 
-def test_a_bot_of_which_nobody_has_all_cannot_be_looked_at(train: Train) -> None:
-    with pytest.raises(ConfigError, match="strategy=fsdp: no process has the whole bot"):
-        train(over(2, "fsdp"), watch=Looker(stops=False))
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("deepspeed_stage_1", marks=NEEDS_DEEPSPEED)])
+def test_a_bot_of_which_nobody_has_all_cannot_be_looked_at(train: Train, strategy: str) -> None:
+    with pytest.raises(ConfigError, match=f"strategy={strategy}: no process has the whole bot"):
+        train(over(2, strategy), watch=Looker(stops=False))
+
+
+@NEEDS_DEEPSPEED
+@pytest.mark.parametrize("strategy", ["deepspeed", pytest.param("deepspeed_stage_3", marks=pytest.mark.long)])
+def test_a_step_that_deepspeed_would_leave_out_is_an_error(train: Train, strategy: str) -> None:
+    settings = replace(SETTINGS, learning_rate=1e30)
+    with pytest.raises(HushbotError, match=r"step 2: the gradient norm is (nan|inf), must be finite"):
+        train(over(2, strategy, settings))
+
+
+def test_an_engine_that_is_not_there_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs DeepSpeed: `pip install 'hushbot\[deepspeed\]'`"):
+        check_machine(over(2, "deepspeed"))
 
 
 def test_what_a_machine_lacks_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

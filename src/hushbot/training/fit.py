@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hushbot.errors import ConfigError
 from hushbot.schema import Schema
-from hushbot.training.stack import RecipeStack
+from hushbot.training.stack import WHOLE, RecipeStack
 from hushbot.types import AuditSplit, PrivacyInfo
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hushbot.training.watching import Watch, Watcher
 
 CHECKPOINT_NAME = "last.ckpt"
+_ZERO_STAGES = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,8 @@ class TrainerSettings:
     several processes anyway."""
     strategy: str = "auto"
     """How several processes train together: `ddp`, where each has the whole bot; `fsdp`, where each has a part of every
-    weight; `auto` is ddp."""
+    weight; `deepspeed_stage_1`, `_2` and `_3`, where each has a part of the optimiser's state, of the gradients too, of
+    the weights too (`deepspeed` is stage 2); `auto` is ddp."""
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"
     """`auto` is bf16-mixed on a CUDA device that supports it, else 32-true."""
     checkpoint_every_n_steps: int | None = None
@@ -113,6 +115,16 @@ class TrainerSettings:
     def n_processes(self) -> int:
         """Return how many processes train together."""
         return self.devices if isinstance(self.devices, int) else len(self.devices)
+
+    @property
+    def zero_stage(self) -> int | None:
+        """Return which stage of DeepSpeed's ZeRO is asked for; None for none."""
+        return _ZERO_STAGES.get(self.strategy)
+
+    @property
+    def is_parted(self) -> bool:
+        """Return whether no process has all of the bot and of what trains it."""
+        return self.strategy not in WHOLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +259,7 @@ def _data_of(job: Job) -> DialogueData:
 def _joint_notes(settings: TrainerSettings) -> tuple[str, ...]:
     if settings.n_processes == 1:
         return ()
-    how = "fsdp" if settings.strategy == "fsdp" else "ddp"
+    how = settings.strategy if settings.is_parted else "ddp"
     return (
         f"trained by {settings.n_processes} processes together ({how}): the logical batches of one, with sums in "
         "another order",
@@ -331,14 +343,11 @@ def _are_devices(devices: int | list[int]) -> bool:
 
 
 def _strategy_problems(strategy: str, n_processes: int) -> list[str]:
-    if strategy.startswith("deepspeed"):
+    known = (*WHOLE, "fsdp", *_ZERO_STAGES)
+    if strategy not in known:
+        return [f"strategy={strategy!r} must be one of {', '.join(known)}; set trainer.strategy"]
+    if strategy not in WHOLE and n_processes == 1:
         return [
-            f"strategy={strategy!r} is not supported: DeepSpeed takes over backward pass and step, and hushbot makes a "
-            "backward pass per dialogue; fsdp parts weights, gradients and optimiser state likewise: set "
-            "trainer.strategy=fsdp"
+            f"strategy={strategy!r} parts the training among processes, devices=1 is one; set trainer.devices=2 or more"
         ]
-    if strategy not in ("auto", "ddp", "fsdp"):
-        return [f"strategy={strategy!r} must be auto, ddp or fsdp; set trainer.strategy"]
-    if strategy == "fsdp" and n_processes == 1:
-        return ["strategy='fsdp' parts the weights among processes, devices=1 is one; set trainer.devices=2 or more"]
     return []

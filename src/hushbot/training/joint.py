@@ -9,6 +9,7 @@ Guarantees:
 * With `fsdp` each process holds a part of every weight, gradient and optimiser state (torch's `fully_shard`); a passing
   copy of one layer at a time is whole. Passes are joint, so a process that has no dialogue left makes one on made-up
   tokens, times 0. Checkpoints hold whole tensors: they fit any number of processes, and no shards are left on disk.
+  DeepSpeed's stages are in `zero`.
 * The others get the members and the calibration part, no non-member; they write nothing.
 * They meet through a folder that only this user may enter, and talk over the loopback interface (GPUs: NCCL's own way).
 
@@ -29,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -106,23 +108,47 @@ def together(job: Job) -> Iterator[Share]:
 @contextmanager
 def joined(settings: TrainerSettings, rank: int, store: Path) -> Iterator[Share]:
     """Join the processes of a training, and leave them afterwards."""
-    n_ranks, before = settings.n_processes, os.environ.get(_INTERFACE)
-    os.environ[_INTERFACE] = _LOOPBACK  # gloo looks there whenever it makes a group, and knows no other way
+    n_ranks, told = settings.n_processes, {_INTERFACE: _LOOPBACK}  # gloo looks there whenever it makes a group
+    if settings.zero_stage is not None:  # likewise DeepSpeed, whenever it computes
+        index = settings.devices[rank] if isinstance(settings.devices, list) else rank
+        told |= {"LOCAL_RANK": str(index), "DS_ACCELERATOR": "cuda" if _is_on_gpus(settings) else "cpu"}
+    with _environment(told):
+        try:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if _is_on_gpus(settings) else "gloo",
+                init_method=store.absolute().as_uri(),
+                rank=rank,
+                world_size=n_ranks,
+                timeout=_PATIENCE,
+            )
+            yield Share(rank, n_ranks, is_lockstep=settings.is_parted)
+        finally:
+            if dist.is_initialized():
+                _leave_group(settings)
+
+
+@contextmanager
+def _environment(told: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for libraries that know no other way to be told."""
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
     try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if _is_on_gpus(settings) else "gloo",
-            init_method=store.absolute().as_uri(),
-            rank=rank,
-            world_size=n_ranks,
-            timeout=_PATIENCE,
-        )
-        yield Share(rank, n_ranks, is_lockstep=settings.strategy == "fsdp")
+        yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        os.environ.pop(_INTERFACE)
-        if before is not None:
-            os.environ[_INTERFACE] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _leave_group(settings: TrainerSettings) -> None:
+    if settings.zero_stage is None:
+        dist.destroy_process_group()
+        return
+    from hushbot.training.zero import leave_group
+
+    leave_group()
 
 
 def _train_beside(job: Job, rank: int) -> None:
@@ -152,6 +178,11 @@ def check_machine(settings: TrainerSettings) -> None:
     if n_ranks == 1:
         return
     problems = []
+    if settings.zero_stage is not None and find_spec("deepspeed") is None:
+        problems.append(
+            f"strategy={settings.strategy} needs DeepSpeed: `pip install 'hushbot[deepspeed]'`, or set "
+            "trainer.strategy=fsdp"
+        )
     if _is_on_gpus(settings):
         wanted = settings.devices if isinstance(settings.devices, list) else list(range(settings.devices))
         n_gpus = torch.cuda.device_count()
@@ -203,15 +234,21 @@ def unseeing(watch: Watch | None) -> Watch | None:
 
 def to_train(model: nn.Module, settings: TrainerSettings) -> nn.Module:
     """Return the model to train: itself, or where weights are parted a copy, since no model becomes whole again."""
-    return copy.deepcopy(model) if settings.n_processes > 1 and settings.strategy == "fsdp" else model
+    return copy.deepcopy(model) if settings.n_processes > 1 and settings.is_parted else model
 
 
 def strategy_of(settings: TrainerSettings, share: Share) -> Strategy | str:
     """Return how Lightning trains."""
     if share.size == 1:
         return "auto"
-    kind = ShardedStrategy if settings.strategy == "fsdp" else JointStrategy
-    return kind(cluster_environment=_Environment(share))
+    environment = _Environment(share)
+    if settings.zero_stage is not None:
+        from hushbot.training.zero import ZeroStrategy  # it imports this module
+
+        stage, limit = settings.zero_stage, settings.max_grad_norm
+        return ZeroStrategy(stage=stage, max_grad_norm=limit, cluster_environment=environment)
+    kind = ShardedStrategy if settings.is_parted else JointStrategy
+    return kind(cluster_environment=environment)
 
 
 class TermSignal(pl.Callback):

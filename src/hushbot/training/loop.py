@@ -118,6 +118,7 @@ def quiet_lightning() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric)")
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")  # meant for DeepSpeed
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         try:

@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from hushbot.errors import HushbotError
 from hushbot.training.data import Batches, DialogueData
 from hushbot.training.packing import PackedDialogue, loss_sum, made_up
-from hushbot.training.share import ALONE, Share, parted_like, whole
+from hushbot.training.share import ALONE, Share, part_of, parted_like, whole
 from hushbot.types import Estimate, PrivacyInfo
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ class TaskBot(pl.LightningModule):
         """What a watch saw after the epoch that is ending."""
         self.share: Share = ALONE
         """This process's part in the training."""
+        self._wrapper: tuple[nn.Module, ...] = ()  # a tuple, since a module would become a part of this one
         self.final_weights: dict[str, Tensor] = {}
         """The whole trained weights, where each process has a part of them only."""
         self.tokens_trained = 0
@@ -159,6 +160,15 @@ class TaskBot(pl.LightningModule):
         return ()
 
     @property
+    def passes(self) -> nn.Module:
+        """Return what computes logits: the model, or the engine around it that also clips and steps."""
+        return self._wrapper[0] if self._wrapper else self.model
+
+    def pass_through(self, engine: nn.Module) -> None:
+        """Compute by an engine around the model from now on."""
+        self._wrapper = (engine,)
+
+    @property
     def seconds(self) -> float:
         """Return the training time so far."""
         running = 0.0 if self._started is None else time.perf_counter() - self._started
@@ -175,7 +185,7 @@ class TaskBot(pl.LightningModule):
 
     def kept_weights(self) -> dict[str, Tensor]:
         """Return a copy of the trainable weights, whole and off the accelerator, to `put_back` later."""
-        return {name: whole(weight.detach()).cpu().clone() for name, weight in self.trainable().items()}
+        return {name: whole(weight).detach().cpu().clone() for name, weight in self.trainable().items()}
 
     def put_back(self, weights: Mapping[str, Tensor]) -> None:
         """Make the trainable weights what they were when they were kept."""
@@ -199,10 +209,11 @@ class TaskBot(pl.LightningModule):
         optimizer: Any = self.optimizers()
         scheduler: Any = self.lr_schedulers()
         is_first = self.global_step == 0
-        before = {name: weight.detach().clone() for name, weight in self.trainable().items()} if is_first else {}
+        before = {name: part_of(weight).clone() for name, weight in self.trainable().items()} if is_first else {}
         optimizer.zero_grad()
         losses = self.fill_gradients(batch)
-        self.clip_gradient()
+        if not self._wrapper:
+            self.clip_gradient()
         optimizer.step()
         scheduler.step()
         if is_first:
@@ -217,11 +228,11 @@ class TaskBot(pl.LightningModule):
         """
         losses, n_idle = [], self.share.n_idle(len(batch))
         for packed in batch:
-            loss = loss_sum(self.model, packed)
+            loss = loss_sum(self.passes, packed)
             self.manual_backward(loss / self.plan.normaliser)
             losses.append(loss.detach())
         for _ in range(n_idle):
-            self.manual_backward(0.0 * self._idle_loss())
+            self.manual_backward(0.0 * self.idle_loss())
         # One transfer from the device per step instead of one per dialogue; nothing was updated yet.
         values: list[float] = torch.stack(losses).tolist() if losses else []
         for packed, value in zip(batch, values, strict=True):
@@ -229,9 +240,9 @@ class TaskBot(pl.LightningModule):
         self.share.add_up_gradients(self.trainable().values())
         return values
 
-    def _idle_loss(self) -> Tensor:
-        """Return the loss of nobody's tokens: a pass that others must not make alone."""
-        return loss_sum(self.model, made_up(self.model).to(self.device))
+    def idle_loss(self) -> Tensor:
+        """Return the loss of nobody's tokens, for a pass that others must not make alone."""
+        return loss_sum(self.passes, made_up(self.model).to(self.device))
 
     def clip_gradient(self) -> None:
         """Scale the step's gradient down to the largest allowed norm.
@@ -242,15 +253,23 @@ class TaskBot(pl.LightningModule):
         limit = math.inf if self.plan.max_grad_norm is None else self.plan.max_grad_norm
         grads = [weight.grad for weight in self.trainable().values() if weight.grad is not None]
         norm = float(whole(nn.utils.get_total_norm(grads)))
+        self.check_norm(norm)
+        if norm > limit:
+            for weight in self.trainable().values():
+                if weight.grad is not None:
+                    weight.grad.mul_(limit / norm)
+
+    def check_norm(self, norm: float) -> None:
+        """Check the norm of a step's gradient.
+
+        Raises:
+            HushbotError: It is not finite.
+        """
         if not math.isfinite(norm):
             raise HushbotError(
                 f"step {self.global_step + 1}: the gradient norm is {norm}, must be finite; "
                 "lower trainer.learning_rate or set trainer.precision=32-true"
             )
-        if norm > limit:
-            for weight in self.trainable().values():
-                if weight.grad is not None:
-                    weight.grad.mul_(limit / norm)
 
     def record(self, batch: list[PackedDialogue], losses: list[float]) -> None:
         """Count what was trained and log the batch's loss per supervised token."""
@@ -274,12 +293,12 @@ class TaskBot(pl.LightningModule):
         """Add the loss of some calibration dialogues."""
         n_idle = self.share.n_idle(len(batch))
         for packed in batch:
-            loss = float(loss_sum(self.model, packed))
+            loss = float(loss_sum(self.passes, packed))
             self._check_loss(loss, packed, "calibration")
             self._calibration_loss += loss
             self._calibration_tokens += packed.n_supervised
         for _ in range(n_idle):
-            self._idle_loss()
+            self.idle_loss()
 
     def on_validation_epoch_end(self) -> None:
         """Log the calibration loss per supervised token."""
@@ -328,13 +347,8 @@ class TaskBot(pl.LightningModule):
         Raises:
             HushbotError: The optimiser holds other tensors than the model's trainable ones.
         """
-        held = {id(weight) for group in self.trainer.optimizers[0].param_groups for weight in group["params"]}
-        if held != {id(weight) for weight in self.trainable().values()} or not held:
-            raise HushbotError(
-                f"the optimiser holds {len(held)} tensors which are not the model's {len(self.trainable())} "
-                "trainable ones, so training would change nothing that is saved; put the adapter on before "
-                "the optimiser is made"
-            )
+        if not self._wrapper:  # an engine was given an optimiser that had been checked, and parts what it holds
+            self.check_optimizer(self.trainer.optimizers[0])
         if not self.share.is_first:  # what the model draws, each process draws for itself
             torch.manual_seed(_seed_of(self.plan.seed, self.share.rank, self.global_step))
         elif self._random_state is None:
@@ -395,6 +409,20 @@ class TaskBot(pl.LightningModule):
 
     # --- checks ---
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Check that an optimiser holds the very tensors that are to be trained.
+
+        Raises:
+            HushbotError: It holds others.
+        """
+        held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if held != {id(weight) for weight in self.trainable().values()} or not held:
+            raise HushbotError(
+                f"the optimiser holds {len(held)} tensors which are not the model's {len(self.trainable())} "
+                "trainable ones, so training would change nothing that is saved; put the adapter on before "
+                "the optimiser is made"
+            )
+
     def _check_loss(self, value: float, packed: PackedDialogue, part: str) -> None:
         if not math.isfinite(value):
             raise HushbotError(
@@ -404,7 +432,8 @@ class TaskBot(pl.LightningModule):
 
     def _check_finite(self) -> None:
         weights = self.trainable()
-        broken = [name for name, weight in weights.items() if not torch.isfinite(whole(weight.detach())).all()]
+        is_broken = self.share.anywhere(not torch.isfinite(part_of(weight)).all() for weight in weights.values())
+        broken = [name for name, found in zip(weights, is_broken, strict=True) if found]
         if broken:
             raise HushbotError(
                 f"step {self.global_step} left {len(broken)} of {len(weights)} trainable tensors not finite, "
@@ -413,8 +442,8 @@ class TaskBot(pl.LightningModule):
 
     def _check_first_step(self, before: Mapping[str, Tensor]) -> None:
         self._check_finite()
-        after = {name: weight.detach() for name, weight in self.trainable().items()}
-        if all(torch.equal(whole(before[name]), whole(weight)) for name, weight in after.items()):
+        after = self.trainable()
+        if not any(self.share.anywhere(not torch.equal(before[name], part_of(after[name])) for name in after)):
             raise HushbotError(
                 f"step 1 changed none of {len(after)} trainable tensors, so nothing would be learnt; raise "
                 f"trainer.learning_rate (now {self.plan.learning_rate}) or check backbone.lora"

@@ -45,10 +45,10 @@ def check_settings(stack: RecipeStack, data: DialogueData, settings: TrainerSett
             "set split.calibration or trainer.patience=null"
         )
     check_machine(settings)
-    if settings.strategy == "fsdp" and watch is not None:
+    if settings.is_parted and watch is not None:
         raise ConfigError(
-            "strategy=fsdp: no process has the whole bot while it trains, so nobody can look at it; set "
-            "trainer.strategy=ddp or watch.every=null"
+            f"strategy={settings.strategy}: no process has the whole bot while it trains, so nobody can look at it; "
+            "set trainer.strategy=ddp or watch.every=null"
         )
     if watch is not None and watch.stops and stack.privacy_unit is not None:
         raise ConfigError(

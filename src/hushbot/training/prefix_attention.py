@@ -186,9 +186,10 @@ def verify(model: nn.Module) -> None:
 
 
 def _base_model(model: nn.Module) -> Any:
-    """Return the transformers model inside an adapter, or the model itself."""
-    unwrap = getattr(model, "get_base_model", None)
-    return unwrap() if unwrap is not None else model
+    """Return the transformers model inside an engine or an adapter, or the model itself."""
+    inner = getattr(model, "module", model)
+    unwrap = getattr(inner, "get_base_model", None)
+    return unwrap() if unwrap is not None else inner
 
 
 def _causal(n_queries: int, prefix: int, device: torch.device | str) -> Tensor:

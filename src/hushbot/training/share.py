@@ -55,6 +55,11 @@ class Share:
         found: list[float] = row.tolist()
         return found
 
+    def anywhere(self, facts: Iterable[bool]) -> list[bool]:
+        """Return which facts hold in any process, where each knows them of its part of the weights only."""
+        known = [bool(fact) for fact in facts]
+        return [n > 0 for n in self.numbers([float(fact) for fact in known])] if self.is_lockstep else known
+
     def n_idle(self, n_passes: int) -> int:
         """Return how many passes another process makes beyond this one's, where all must make as many.
 
@@ -116,9 +121,27 @@ class Share:
 ALONE = Share()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return all of a tensor of which each process holds a part; all must ask for it. Others are whole already."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def whole(tensor: Any) -> Tensor:
+    """Return all of a tensor of which each process holds a part; all must ask for it. Others are whole already.
+
+    Args:
+        tensor: A weight itself, where it is one: what DeepSpeed knows of it is not known of its detached data.
+    """
+    if hasattr(tensor, "ds_id"):
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        return safe_get_full_fp32_param(tensor).view(tensor.ds_shape).to(tensor.dtype)  # type: ignore[no-any-return]
+    found: Tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return found
+
+
+def part_of(weight: Any) -> Tensor:
+    """Return what this process holds of a weight's numbers, which may be none."""
+    if hasattr(weight, "ds_id"):  # of stage 3; the last parts are filled up with anything
+        own: Tensor = weight.ds_tensor.detach().flatten()
+        return own[: max(0, weight.ds_numel - dist.get_rank() * own.numel())]
+    local: Tensor = weight.to_local() if isinstance(weight, DTensor) else weight
+    return local.detach()
 
 
 def parted_like(tensor: Tensor, weight: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ BASE = "base"
 """What a bot is called that nobody trains."""
 DEFAULT_MAKER = {"_target_": "hushbot.recipes.turn_level.TurnLevel"}
 """What makes the examples of a stack in which no recipe does."""
+WHOLE = ("auto", "ddp")
+"""The strategies of several processes by which each has all of a bot and of its gradient."""
 _TRAINING_HOOKS = ("rewrite", "examples", "privatize")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -177,10 +179,10 @@ def check_strategy(strategy: object, recipes: Sequence[Recipe]) -> None:
         ConfigError: A gradient must be whole where it is clipped.
     """
     private = [recipe for recipe in recipes if recipe.privacy_unit is not None]
-    if strategy == "fsdp" and private:
+    if strategy not in (None, *WHOLE) and private:
         raise ConfigError(
-            f"strategy=fsdp: {_name(private[0])} clips each {private[0].privacy_unit}'s gradient, which must be whole "
-            "where it is clipped; set trainer.strategy=ddp, or train an adapter (backbone.lora) to save memory"
+            f"strategy={strategy}: {_name(private[0])} clips each {private[0].privacy_unit}'s gradient, which must be "
+            "whole where it is clipped; set trainer.strategy=ddp, or train an adapter (backbone.lora) to save memory"
         )
 
 
