@@ -20,6 +20,7 @@ from hushbot.errors import AuditError
 from hushbot.evaluation.bot import Bot, Played
 from hushbot.evaluation.tracking import TrackedTurn
 from hushbot.launching.ranks import Ranks, own_devices, threads_each
+from hushbot.launching.worker import held_to
 from hushbot.protocols import Target
 from hushbot.types import Decoding, Dialogue
 
@@ -109,10 +110,8 @@ class SharedBot(Bot):
             n_processes=n_processes,
             n_threads=n_threads,
         )
-        around = [
-            {**device, "OMP_NUM_THREADS": str(n_threads), "TOKENIZERS_PARALLELISM": "false"}
-            for device in own_devices(n_processes, torch.cuda.device_count())
-        ]
+        devices = own_devices(n_processes, torch.cuda.device_count())
+        around = [{**device, **held_to(n_threads)} for device in devices]
         with Ranks(_play_beside, request, n_processes, around) as others, _threads(n_threads):
             mine = _part_of(self, dialogues[::n_processes], is_answering=is_answering)
             return [mine, *others.results()]

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from hushbot.errors import ConfigError, HushbotError, MachineError
-from hushbot.launching.worker import end_with, stop_process
+from hushbot.launching.worker import end_with, signal_name, stop_process
 from hushbot.machine_faults import machine_faults
 
 _GRACE_SECONDS = 20.0
@@ -193,10 +193,9 @@ class _Other:
         if code is None or (code == 0 and self._said is not None):
             return None
         if code < 0:
-            name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
             return MachineError(
-                f"{who} was killed by {name}, as by the system when memory runs out; the same command continues where "
-                "it stopped"
+                f"{who} was killed by {signal_name(-code)}, as by the system when memory runs out; the same command "
+                "continues where it stopped"
             )
         return RankError(f"{who} ended with code {code} and said nothing; the same command continues")
 

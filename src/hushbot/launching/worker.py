@@ -7,7 +7,6 @@ is a `Job`, and what comes back is an `Ending`, plain values both.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -50,9 +49,14 @@ class Ending:
     """The process or its machine went away: another attempt may well end otherwise."""
 
 
+def held_to(n_threads: int | None) -> dict[str, str]:
+    """Return the environment variables by which a process that is started computes with so many threads."""
+    return {"OMP_NUM_THREADS": str(n_threads), "TOKENIZERS_PARALLELISM": "false"}
+
+
 def start_process(job: Job) -> subprocess.Popen[bytes]:
     """Start a cell with its own threads; its output goes to the log."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(job.threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment = os.environ | held_to(job.threads)
     command = [sys.executable, "-m", "hushbot.cli", "cell", job.request, "--parent", str(os.getpid())]
     with Path(job.log).open("ab") as sink:
         return subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment, cwd=job.folder)
@@ -85,9 +89,13 @@ def ending_of(process: subprocess.Popen[bytes], log: str, wanted: Collection[int
     if code == 0:
         return Ending()
     if code < 0 and -code not in wanted:
-        with contextlib.suppress(ValueError):  # a signal without a name
-            return Ending(f"killed by {signal.Signals(-code).name}: {tail(log)}", was_killed=True)
-    return Ending(f"ended with code {code}: {tail(log)}", was_killed=code < 0 and -code not in wanted)
+        return Ending(f"killed by {signal_name(-code)}: {tail(log)}", was_killed=True)
+    return Ending(f"ended with code {code}: {tail(log)}")
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called; its number, if it has no name."""
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
 
 
 def stop_process(process: subprocess.Popen[bytes]) -> None:

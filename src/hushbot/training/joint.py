@@ -46,6 +46,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from hushbot.errors import ConfigError
 from hushbot.launching.ranks import Ranks, threads_each
+from hushbot.launching.worker import held_to
 from hushbot.schema import Schema
 from hushbot.training.share import ALONE, Share, parted_like, whole
 from hushbot.training.stack import RecipeStack
@@ -98,8 +99,8 @@ def together(job: Job) -> Iterator[Share]:
         store = Path(folder) / "store"
         settings = replace(job.settings, progress_bar=False, num_threads=n_threads_of(job.settings))
         theirs = replace(job, settings=settings, watch=unseeing(job.watch), store=store)
-        around = {"OMP_NUM_THREADS": str(settings.num_threads), "TOKENIZERS_PARALLELISM": "false"}
-        with Ranks(_train_beside, theirs, n_ranks, [around] * (n_ranks - 1)) as others:
+        around = [held_to(settings.num_threads)] * (n_ranks - 1)
+        with Ranks(_train_beside, theirs, n_ranks, around) as others:
             with joined(job.settings, 0, store) as share:
                 yield share
             others.results()
