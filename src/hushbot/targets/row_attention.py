@@ -103,7 +103,7 @@ def _by_head(rows: Tensor) -> Tensor:
 
 def _by_row(heads: Tensor, n_sharing: int) -> Tensor:
     """Return (heads, rows and sharing, any) as (rows, heads, sharing, any)."""
-    return heads.unflatten(1, (-1, n_sharing)).transpose(0, 1)
+    return heads.reshape(heads.shape[0], -1, n_sharing, heads.shape[2]).transpose(0, 1)
 
 
 # Once for the process; the name is ours, so nothing else is affected.
