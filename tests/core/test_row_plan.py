@@ -24,9 +24,9 @@ def test_a_long_prompt_of_many_draws_is_shared_and_leaves_room_for_more_rows() -
 @pytest.mark.parametrize(
     ("n_tokens", "n_draws", "is_shared"),
     [
-        (48, 64, True),  # 3,072 tokens that 64 rows would each hold a copy of
-        (47, 64, False),
-        (47, 6400, False),  # no more than 64 rows at once
+        (32, 64, True),  # 2,048 tokens that 64 rows would each hold a copy of
+        (31, 64, False),
+        (31, 6400, False),  # no more than 64 rows at once
         (5000, 1, False),
     ],
 )

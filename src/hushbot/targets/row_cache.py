@@ -1,10 +1,11 @@
 """A key-value cache whose rows have their own lengths and come and go one by one.
 
-Guarantees: a row reads its own tokens only, under the mask that `begin_step` gives; removing a row costs
-one copy of another row's tokens, whatever the capacity.
+Guarantees: a row reads its own tokens only, under the mask that `begin_step` gives, and in a `SharedRowCache` its
+prompt, which stands once for all rows that continue it; removing a row costs one copy of another row's tokens, whatever
+the capacity.
 
 Voids it: a model that ignores a ready-made four-dimensional mask, or that keeps more than keys and values
-(`CausalLM.supports_rows` measures this).
+(`CausalLM.supports_rows` measures this); of shared prompts, attention other than `row_attention` (`supports_sharing`).
 """
 
 from __future__ import annotations
