@@ -18,13 +18,16 @@ LENGTHS = (5, 1, 3, 2)
 
 
 def random(*shape: int) -> Tensor:
+    """Return numbers that depend on the shape only."""
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def naive(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """Attend to tokens one after another, for one query of one head."""
     weights = [float(torch.exp(query @ key)) for key in keys]
-    return sum((w * value for w, value in zip(weights, values, strict=True)), torch.zeros(WIDTH)) / sum(weights)
+    return sum(
+        (w * value for w, value in zip(weights, values, strict=True)), torch.zeros(WIDTH, dtype=torch.float64)
+    ) / sum(weights)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_rows_read_their_prompt_and_their_own_tokens(groups: list[tuple[Tensor |
             seen = [key for prompt in before for key in prompt.keys[head]] + list(keys[row, head, :length])
             said = [value for prompt in before for value in prompt.values[head]] + list(values[row, head, :length])
             for query, got in zip(queries[row, head], read[row, head], strict=True):
-                assert got.tolist() == pytest.approx(naive(query, seen, said).tolist(), abs=1e-6)
+                assert got.tolist() == pytest.approx(naive(query, seen, said).tolist(), abs=1e-12)
 
 
 def test_without_a_cache_of_rows_it_is_the_fused_attention() -> None:

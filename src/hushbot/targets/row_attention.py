@@ -53,7 +53,7 @@ def _attention(
         )
     n_rows, n_heads, _, width = query.shape
     # Heads that share keys stand together: (rows, heads of the keys, heads that share them, head size).
-    queries = (query * (width**-0.5 if scaling is None else scaling)).view(n_rows, key.shape[1], -1, width)
+    queries = (query * (width**-0.5 if scaling is None else scaling)).reshape(n_rows, key.shape[1], -1, width)
     prompts = row_cache.shared_prompts(int(module.layer_idx))  # type: ignore[arg-type]
     attended = attend(queries, key, value, attention_mask, prompts)
     return attended.reshape(n_rows, 1, n_heads, value.shape[-1]), None
@@ -74,11 +74,12 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, prompts:
     if prompts:
         before = _scores_before(queries, prompts, n_before)
         scores = torch.cat([before, scores], dim=-1)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
+    # In fp32 at least, as transformers does it.
+    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
     read = torch.matmul(weights[..., n_before:], values)
     for prompt in prompts:
         n_tokens = prompt.keys.shape[1]
-        found = _by_head(weights[prompt.rows][..., :n_tokens]) @ prompt.values
+        found = _by_head(weights[prompt.rows, :, :, :n_tokens]) @ prompt.values
         read[prompt.rows] += _by_row(found, read.shape[2])
     return read
 
