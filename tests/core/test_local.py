@@ -634,17 +634,16 @@ def test_prompts_that_are_shared_at_once_stay_within_the_batch(
         return step
 
     monkeypatch.setattr(SharedRowCache, "begin_step", looked_at)
-    target = LocalTarget(make_model("llama"), tokenizer, batch_rows=6, batch_tokens=120)
-    prompts = [f"{'x' * 30}{letter}" for letter in "abcdefgh"]
+    prompts = [f"{'x' * 30}{letter}" for letter in "abcdefghijkl"]
     n_tokens = 1 + len(encode(tokenizer, prompts[0]))
-    texts = target.sample(prompts, n=3, max_new_tokens=9, decoding=PLAIN, seed=1)
-    n_rows = 3 * (120 - n_tokens) // (3 * 9 + n_tokens)
-    assert n_tokens < max(held) <= 120 - 9 * n_rows
-    alone = [
-        target.sample(["x"] * i + [prompt], n=3, max_new_tokens=9, decoding=PLAIN, seed=1)[i]
-        for i, prompt in enumerate(prompts)
-    ]
-    assert texts == alone
+    batch_tokens = 3 * n_tokens + 6 * 9  # six rows of nine tokens, and three prompts
+    target = LocalTarget(make_model("llama"), tokenizer, batch_rows=6, batch_tokens=batch_tokens)
+    decoding = Decoding(stop=("a", "e", "o", "t"))  # draws of different lengths, so that prompts linger
+    texts = target.sample(prompts, n=3, max_new_tokens=9, decoding=decoding, seed=1)
+    assert max(held) == 3 * n_tokens
+    roomy = LocalTarget(make_model("llama"), tokenizer)
+    assert texts == roomy.sample(prompts, n=3, max_new_tokens=9, decoding=decoding, seed=1)
+    assert max(held) > 3 * n_tokens
 
 
 def test_where_prompts_cannot_be_shared_rows_have_copies_and_draws_are_the_same(
