@@ -24,7 +24,9 @@ class PromptSize(NamedTuple):
     """What counts of a prompt."""
 
     n_tokens: int
+    """Start token included."""
     n_draws: int
+    """Of all places where it stands."""
 
 
 class RowPlan(NamedTuple):
