@@ -17,6 +17,9 @@ tests/core/test_local.py.)
 Time is CPU time on one thread, the best of several interleaved rounds. The floor is what the weights' matrix products
 cost for the tokens that were drawn, as many rows at a time, and nothing else: no attention, no choice, no prompt.
 
+Memory is what tensors hold at most, beyond what they held before, while one batch is drawn after the history. It is
+left out with SmolLM2-135M, whose history in every row would take gigabytes.
+
 Prints one line per claim and exits with 1 if a goal is missed. The goals are set for MultiWOZ.
 """
 
@@ -27,10 +30,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from dp_overhead import Ceiling, peak_extra_bytes
 from packing import Claim, draw, tell
 from scipy.stats import chi2_contingency
 from scoring import bare_seconds, load_corpus, make_bot
@@ -48,6 +52,7 @@ ROWS = 64
 LONGEST = {"tiny": 128, "smollm2": 48}
 """Most new tokens of a draw."""
 GOALS = {"tiny": 3.0, "smollm2": 2.0}
+MEMORY_GOAL = 0.2
 SIGNIFICANT = 1e-3
 
 
@@ -177,6 +182,23 @@ def claims_of(bot: LocalTarget, task: Task, arguments: argparse.Namespace) -> li
     ]
 
 
+def memory_claim(bot: LocalTarget, task: Task, longest: int) -> Claim:
+    """Compare what tensors hold at most while one batch is drawn."""
+    batch = replace(task, n=ROWS)
+    generate = Generate(bot, longest)
+    peaks = {
+        "generate": peak_extra_bytes(lambda: _discard(generate(batch))),
+        "hushbot": peak_extra_bytes(lambda: _discard(refilled(bot, batch, longest))),
+    }
+    for variant, n_bytes in peaks.items():
+        print(f"  {variant:10s} {n_bytes / 1e6:8.1f} MB at most")
+    return Ceiling(f"{task.name}, peak memory", "generate", MEMORY_GOAL, peaks["hushbot"] / peaks["generate"])
+
+
+def _discard(texts: list[list[str]]) -> None:
+    """Drop what a step gives back."""
+
+
 def greedy_claim(bot: LocalTarget, prompts: Sequence[str], longest: int) -> Claim:
     """Count the prompts after which the best text is another one; also warms up."""
     task = Task("greedy", list(prompts), 1)
@@ -199,7 +221,10 @@ def measure(arguments: argparse.Namespace) -> list[Claim]:
     tasks = make_tasks(corpus, arguments.draws, arguments.beginnings)
     print(f"{arguments.model}: prompts of {corpus.name}, {ROWS} rows, one thread")
     greedy = greedy_claim(bot, [prompt for task in tasks for prompt in task.prompts], LONGEST[arguments.model])
-    return [*(claim for task in tasks for claim in claims_of(bot, task, arguments)), greedy]
+    claims = [claim for task in tasks for claim in claims_of(bot, task, arguments)]
+    if arguments.model == "tiny":
+        claims.append(memory_claim(bot, tasks[1], LONGEST[arguments.model]))
+    return [*claims, greedy]
 
 
 def main() -> int:

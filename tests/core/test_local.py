@@ -33,6 +33,7 @@ from hushbot.errors import AuditError, ConfigError, HushbotError
 from hushbot.protocols import ShowsTokens, Target
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.local import LocalTarget
+from hushbot.targets.row_cache import KeysValues, RowCache, SharedRowCache
 from hushbot.targets.sampler import Until
 from hushbot.tokens import Piece, encode
 from hushbot.types import Decoding
@@ -540,6 +541,167 @@ def test_eager_attention_draws_the_same(tokenizer: Any, make_model: Callable[[st
     with target.causal_lm.reading():
         assert target.causal_lm.supports_rows(30)
     assert fused == target.sample(PROMPTS, n=4, max_new_tokens=8, decoding=PLAIN, seed=2)
+
+
+@pytest.fixture
+def sharing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let short prompts of two draws or more be shared; return a list that grows by one per row that shares one."""
+    shared: list[int] = []
+    append = SharedRowCache.append
+
+    def counted(self: SharedRowCache, memory: KeysValues) -> None:
+        shared.append(1)
+        append(self, memory)
+
+    monkeypatch.setattr(SharedRowCache, "append", counted)
+    monkeypatch.setattr("hushbot.targets.row_plan._WORTH_SHARING", 1)
+    return shared
+
+
+def has_copies(model: Any) -> CausalLM:
+    """Return a model that gives each row a copy of its prompt and attends as it was made to."""
+    causal_lm = CausalLM(model)
+    causal_lm.__dict__["_shares_prompts"] = False
+    return causal_lm
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "granite"])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_rows_that_share_prompts_have_the_logits_of_rows_with_copies(
+    kind: str, is_own: bool, make_model: Callable[[str], Any]
+) -> None:
+    model = make_model(kind)
+    rows, columns = [0, 0, 1, 0, 2, 1], [[(7 * row + 11 * step) % 300 for row in range(6)] for step in range(9)]
+    logits: dict[type[RowCache], list[torch.Tensor]] = {}
+    for cache_kind, causal_lm in ((RowCache, has_copies(model)), (SharedRowCache, CausalLM(model))):
+        with causal_lm.reading(), causal_lm.attending_by_rows():
+            prompts = causal_lm.prefill([list(range(1, 31)), [5, 6], list(range(40, 53))])
+            cache = (RowCache if is_own else cache_kind)(prompts[0].memory, n_rows=6, capacity=40)
+            for row in rows:
+                cache.append(prompts[row].memory)
+            logits[cache_kind] = [causal_lm.step(column, cache) for column in columns]
+    whole = torch.stack(logits[RowCache])
+    assert float((torch.stack(logits[SharedRowCache]) - whole).abs().max()) <= 1e-5 * max(1.0, float(whole.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch_rows", "batch_tokens"),
+    [
+        ("llama", 64, 16384),
+        ("llama", 7, 16384),
+        ("gpt2", 7, 16384),
+        ("granite", 7, 16384),
+        ("llama", 3, 60),
+        ("llama", 1, 1),
+    ],
+)
+def test_sharing_prompts_changes_no_draw(
+    kind: str,
+    batch_rows: int,
+    batch_tokens: int,
+    tokenizer: Any,
+    make_model: Callable[[str], Any],
+    sharing: list[int],
+) -> None:
+    model = make_model(kind)
+    copies, shared = (
+        LocalTarget(causal_lm, tokenizer, batch_rows=batch_rows, batch_tokens=batch_tokens)
+        for causal_lm in (has_copies(model), CausalLM(model))
+    )
+    with shared.causal_lm.reading():
+        assert shared.causal_lm.supports_sharing(30)
+    sharing.clear()
+    prompts = [*PROMPTS, PROMPTS[1]]
+    decoding = Decoding(stop=("e",), temperature=0.8, top_k=40)
+    texts = [target.sample(prompts, n=5, max_new_tokens=12, decoding=decoding, seed=3) for target in (copies, shared)]
+    assert texts[0] == texts[1]
+    assert bool(sharing) == (batch_rows > 1)
+    # A prompt that stands twice is shared under greedy decoding, too.
+    best = [target.sample(prompts, n=1, max_new_tokens=12, decoding=GREEDY, seed=0) for target in (copies, shared)]
+    assert best[0] == best[1]
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_prompts_that_are_shared_at_once_stay_within_the_batch(
+    tokenizer: Any, make_model: Callable[[str], Any], sharing: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    begin = SharedRowCache.begin_step
+
+    def looked_at(self: SharedRowCache) -> tuple[torch.Tensor, torch.Tensor]:
+        step = begin(self)
+        held.append(sum(prompt.keys.shape[1] for prompt in self.shared_prompts(0)))
+        return step
+
+    monkeypatch.setattr(SharedRowCache, "begin_step", looked_at)
+    prompts = [f"{'x' * 30}{letter}" for letter in "abcdefghijkl"]
+    n_tokens = 1 + len(encode(tokenizer, prompts[0]))
+    batch_tokens = 3 * n_tokens + 6 * 9  # six rows of nine tokens, and three prompts
+    target = LocalTarget(make_model("llama"), tokenizer, batch_rows=6, batch_tokens=batch_tokens)
+    decoding = Decoding(stop=("a", "e", "o", "t"))  # draws of different lengths, so that prompts linger
+    texts = target.sample(prompts, n=3, max_new_tokens=9, decoding=decoding, seed=1)
+    assert max(held) == 3 * n_tokens
+    roomy = LocalTarget(make_model("llama"), tokenizer)
+    assert texts == roomy.sample(prompts, n=3, max_new_tokens=9, decoding=decoding, seed=1)
+    assert max(held) > 3 * n_tokens
+
+
+def test_where_prompts_cannot_be_shared_rows_have_copies_and_draws_are_the_same(
+    tokenizer: Any, make_model: Callable[[str], Any], sharing: list[int]
+) -> None:
+    model = make_model("llama")
+    expected = LocalTarget(has_copies(model), tokenizer).sample(PROMPTS, n=4, max_new_tokens=8, decoding=PLAIN, seed=2)
+    model.set_attn_implementation("eager")
+    target = LocalTarget(model, tokenizer)
+    with target.causal_lm.reading():
+        assert target.causal_lm.supports_rows(30)
+        assert not target.causal_lm.supports_sharing(30)
+    assert expected == target.sample(PROMPTS, n=4, max_new_tokens=8, decoding=PLAIN, seed=2)
+    assert not sharing
+    assert model.config._attn_implementation == "eager"
+
+
+def test_prompts_are_shared_within_a_sliding_window_only(tokenizer: Any) -> None:
+    config = MistralConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        sliding_window=16,
+    )
+    model = CausalLM(MistralForCausalLM(config))
+    with model.reading():
+        assert model.supports_sharing(16)
+        assert not model.supports_sharing(17)
+
+
+def test_a_model_that_ignores_shared_prompts_is_found_out(
+    tokenizer: Any, make_model: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, sharing: list[int]
+) -> None:
+    model = make_model("llama")
+    expected = LocalTarget(model, tokenizer).sample(PROMPTS, n=4, max_new_tokens=8, decoding=PLAIN, seed=2)
+    monkeypatch.setattr(SharedRowCache, "shared_prompts", lambda self, layer: [])
+    target = LocalTarget(model, tokenizer)
+    sharing.clear()
+    assert target.sample(PROMPTS, n=4, max_new_tokens=8, decoding=PLAIN, seed=2) == expected
+    assert len(sharing) == 3  # the probe's
+    assert not target.causal_lm.supports_sharing(30)
+
+
+def test_shared_rows_are_read_with_the_attention_of_rows_only(make_model: Callable[[str], Any]) -> None:
+    model = make_model("llama")
+    causal_lm = CausalLM(model)
+    with causal_lm.reading():
+        prompt = causal_lm.prefill([[1, 2, 3]])[0].memory
+        cache = SharedRowCache(prompt, n_rows=1, capacity=2)
+        cache.append(prompt)
+        with pytest.raises(RuntimeError, match="attending_by_rows"):
+            causal_lm.step([4], cache)
+        with pytest.raises(ZeroDivisionError), causal_lm.attending_by_rows():
+            causal_lm.step([4 // 0], cache)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_generation_config_is_ignored(tokenizer: Any, make_model: Callable[[str], Any]) -> None:

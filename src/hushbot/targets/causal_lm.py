@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from hushbot.errors import ConfigError
+from hushbot.targets import row_attention
 from hushbot.targets.branch_rows import lay_out, seen_within, starts_of
-from hushbot.targets.row_cache import KeysValues, RowCache
+from hushbot.targets.row_cache import KeysValues, RowCache, SharedRowCache
 from hushbot.targets.token_store import BranchCache, StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
 from hushbot.training.prefix_attention import NAME
@@ -33,7 +34,8 @@ _log = logging.getLogger(__name__)
 _CROWDING = 8
 """A row may hold texts of several trees while attention over them costs at most about this part of all else."""
 # Attention that takes a ready-made four-dimensional mask; what training leaves behind is sdpa outside training.
-_TAKES_MASKS = ("sdpa", "eager", NAME)
+_FUSED = ("sdpa", NAME, row_attention.NAME)
+_TAKES_MASKS = (*_FUSED, "eager")
 
 
 class Prefilled(NamedTuple):
@@ -141,9 +143,14 @@ class CausalLM:
         last = [len(sequence) - 1 for sequence in sequences]
         rows = torch.arange(len(last), device=ids.device)
         logits = self.logits(features[rows, torch.tensor(last, device=ids.device)])
+        # A view would keep the memory of all prompts of the batch for as long as one of them is needed.
+        own = torch.clone if len(sequences) > 1 else torch.Tensor.contiguous
         return [
             Prefilled(
-                [(layer.keys[i, :, : last[i] + 1], layer.values[i, :, : last[i] + 1]) for layer in cache.layers],
+                [
+                    (own(layer.keys[i, :, : last[i] + 1]), own(layer.values[i, :, : last[i] + 1]))
+                    for layer in cache.layers
+                ],
                 logits[i],
             )
             for i in range(len(sequences))
@@ -151,6 +158,8 @@ class CausalLM:
 
     def step(self, tokens: Sequence[int], cache: RowCache) -> Tensor:
         """Read one more token per row; return the logits of the next one."""
+        if isinstance(cache, SharedRowCache) and self._attention != row_attention.NAME:
+            raise RuntimeError("rows that share a prompt can be read within `attending_by_rows` only")
         positions, mask = cache.begin_step()
         ids = torch.tensor(tokens, device=self.device)[:, None]
         return self.logits(self._forward(ids, mask=self._as_taken(mask), cache=cache, positions=positions)[:, -1])
@@ -169,6 +178,16 @@ class CausalLM:
     def supports_rows(self, capacity: int) -> bool:
         """Return whether rows of up to that many tokens can be decoded with a `RowCache`."""
         return capacity <= self._window and self._reads_rows
+
+    def supports_sharing(self, capacity: int) -> bool:
+        """Return whether rows of up to that many tokens can read a common prompt in one place."""
+        return self.supports_rows(capacity) and self._shares_prompts
+
+    @contextmanager
+    def attending_by_rows(self) -> Iterator[None]:
+        """Let `step` attend through `row_attention` where it gives what the model's own attention gives."""
+        with self._attending(row_attention.NAME if self._shares_prompts else self._attention):
+            yield
 
     def supports_trees(self, depth: int) -> bool:
         """Return whether sequences of up to that many tokens can be read packed (`tree_features`)."""
@@ -229,6 +248,8 @@ class CausalLM:
             arguments[self._cache_name] = cache
         if positions is not None:
             arguments["position_ids"] = positions
+        if isinstance(cache, RowCache) and self._attention == row_attention.NAME:
+            arguments["row_cache"] = cache
         if self.has_plain_head:
             return self.core.base_model(**arguments).last_hidden_state  # type: ignore[no-any-return]
         return self.core(**arguments).logits  # type: ignore[no-any-return]
@@ -246,34 +267,59 @@ class CausalLM:
         """Return a mask as the attention takes it: eager adds it to the scores, fused reads it as yes or no."""
         if self._attention == "eager":
             return torch.zeros_like(mask, dtype=self.core.dtype).masked_fill_(~mask, torch.finfo(self.core.dtype).min)
-        if mask.device.type == "cpu":
-            # The fused attention would turn it into this itself, in every layer anew.
+        if mask.device.type == "cpu" or self._attention == row_attention.NAME:
+            # The fused attention would turn it into this itself, in every layer anew; that of rows takes nothing else.
             return torch.zeros_like(mask, dtype=self.core.dtype).masked_fill_(~mask, -math.inf)
         return mask
 
     def _probe_ids(self, n: int) -> Tensor:
         return (torch.arange(n, device=self.device) * 7 + 3) % self.n_tokens
 
+    @contextmanager
+    def _attending(self, name: str | None) -> Iterator[None]:
+        before = self._attention
+        if name == before:
+            yield
+            return
+        self.core.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            self.core.set_attn_implementation(before)
+
     @cached_property
     def _reads_rows(self) -> bool:
         """Whether decoding by rows gives what the model gives on whole sequences."""
-        if self._attention not in _TAKES_MASKS:
+        return self._attention in _TAKES_MASKS and self._steps_right(RowCache, self._attention, "padding")
+
+    @cached_property
+    def _shares_prompts(self) -> bool:
+        """Whether rows that read their prompts in one place give what the model gives on whole sequences."""
+        # A model of several parts may have another attention in each, which switching would not bring back.
+        if self._attention not in _FUSED or self.core.config is not self._config or not self._reads_rows:
             return False
-        ids = self._probe_ids(9).tolist()
-        texts = [ids[:6], ids[3:7]]
+        kinds = (RowCache, SharedRowCache)
+        return all(self._steps_right(kind, row_attention.NAME, "prompts are not shared") for kind in kinds)
+
+    def _steps_right(self, kind: type[RowCache], attention: str | None, otherwise: str) -> bool:
+        """Return whether steps of rows give what the model's own attention gives on whole sequences."""
+        ids = self._probe_ids(12).tolist()
+        heads, ends = [ids[:4], ids[4:6]], [ids[6:9], ids[7:10], ids[8:11]]
         try:
-            prompts = self.prefill([text[:-2] for text in texts])
-            cache = RowCache(prompts[0].memory, n_rows=2, capacity=8)
-            for prompt in prompts:
-                cache.append(prompt.memory)
-            self.step([text[-2] for text in texts], cache)
-            stepped = self.step([text[-1] for text in texts], cache)
+            with self._attending(attention):
+                prompts = self.prefill(heads)
+                cache = kind(prompts[0].memory, n_rows=3, capacity=7)
+                for row in range(3):
+                    cache.append(prompts[row % 2].memory)
+                for step in range(3):
+                    stepped = self.step([end[step] for end in ends], cache)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            _log.warning("%s cannot be decoded row by row (%s); padding", type(self.core).__name__, error)
+            _log.warning("%s cannot be decoded row by row (%s); %s", type(self.core).__name__, error, otherwise)
             return False
+        texts = [heads[row % 2] + end for row, end in enumerate(ends)]
         whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in texts]
         if not _agree(stepped, torch.stack(whole)):
-            _log.warning("%s misreads rows of different lengths; padding", type(self.core).__name__)
+            _log.warning("%s misreads rows of different lengths; %s", type(self.core).__name__, otherwise)
             return False
         return True
 

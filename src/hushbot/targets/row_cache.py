@@ -1,21 +1,34 @@
 """A key-value cache whose rows have their own lengths and come and go one by one.
 
-Guarantees: a row reads its own tokens only, under the mask that `begin_step` gives; removing a row costs
-one copy of another row's tokens, whatever the capacity.
+Guarantees: a row reads its own tokens only, under the mask that `begin_step` gives, and in a `SharedRowCache` its
+prompt, which stands once for all rows that continue it; removing a row costs one copy of another row's tokens, whatever
+the capacity.
 
 Voids it: a model that ignores a ready-made four-dimensional mask, or that keeps more than keys and values
-(`CausalLM.supports_rows` measures this).
+(`CausalLM.supports_rows` measures this); of shared prompts, attention other than `row_attention` (`supports_sharing`).
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]
 """One (keys, values) pair per layer."""
+
+
+class SharedPrompt(NamedTuple):
+    """What some rows have in common, in one layer."""
+
+    rows: Tensor | slice
+    """Which rows."""
+    keys: Tensor
+    """Of shape (heads, tokens, width)."""
+    values: Tensor
+    """Likewise."""
 
 
 class RowCache:
@@ -79,6 +92,66 @@ class RowCache:
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Return the length of the longest row before this step; transformers asks for it."""
         return max(self._lengths) - 1
+
+    def shared_prompts(self, layer: int) -> list[SharedPrompt]:
+        """Return what rows read beside their own tokens: nothing."""
+        return []
+
+
+class SharedRowCache(RowCache):
+    """Keys and values of rows that each hold their own tokens only; a prompt stands once for all rows that continue it.
+
+    Args:
+        like: Keys and values of some prompt.
+        n_rows: Most rows at once.
+        capacity: Most tokens of a row, its prompt not counted.
+    """
+
+    def __init__(self, like: KeysValues, *, n_rows: int, capacity: int) -> None:
+        super().__init__(like, n_rows=n_rows, capacity=capacity)
+        self._prompts: list[KeysValues] = []
+        self._groups: list[tuple[KeysValues, Tensor | slice]] = []
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return how many tokens each row has read, its prompt included."""
+        return [own + before for own, before in zip(self._lengths, self._before, strict=True)]
+
+    def append(self, memory: KeysValues) -> None:
+        """Add a row that continues a prompt; rows with the very same memory share it."""
+        super().append([(keys[:, :0], values[:, :0]) for keys, values in memory])
+        self._prompts.append(memory)
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        super().remove(row)
+        self._prompts[row] = self._prompts[-1]
+        self._prompts.pop()
+
+    def begin_step(self) -> tuple[Tensor, Tensor]:
+        """Make room for one token per row; return its positions (rows, 1) and a mask over the row's own tokens."""
+        positions, mask = super().begin_step()
+        groups: dict[int, list[int]] = {}
+        for row, prompt in enumerate(self._prompts):
+            groups.setdefault(id(prompt), []).append(row)
+        self._groups = [(self._prompts[rows[0]], self._index(rows)) for rows in groups.values()]
+        return positions + torch.tensor(self._before, device=positions.device)[:, None], mask
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the length of the longest row before this step; transformers asks for it."""
+        return max(self.lengths) - 1
+
+    def shared_prompts(self, layer: int) -> list[SharedPrompt]:
+        """Return the prompts and which rows continue each, as of `begin_step`."""
+        return [SharedPrompt(rows, *memory[layer]) for memory, rows in self._groups]
+
+    @property
+    def _before(self) -> list[int]:
+        return [prompt[0][0].shape[1] for prompt in self._prompts]
+
+    def _index(self, rows: Sequence[int]) -> Tensor | slice:
+        # A slice where it is all rows: nothing is copied then.
+        return slice(None) if len(rows) == len(self._prompts) else torch.tensor(rows, device=self._rows.device)
 
 
 def _empty_rows(like: Tensor, n_rows: int, capacity: int) -> Tensor:

@@ -26,7 +26,8 @@ import torch
 from hushbot.errors import AuditError, ConfigError
 from hushbot.targets.causal_lm import CausalLM, Prefilled
 from hushbot.targets.choosing import choose_tokens, draw_uniforms
-from hushbot.targets.row_cache import RowCache
+from hushbot.targets.row_cache import RowCache, SharedRowCache
+from hushbot.targets.row_plan import PromptSize, RowPlan, plan_rows
 from hushbot.tokens import encode
 from hushbot.types import Decoding
 
@@ -142,24 +143,29 @@ class Sampler:
         """
         n_draws = 1 if self._decoding.is_deterministic else n
         texts = [[""] * n_draws for _ in prompts]
-        for band in _bands(self._distinct(prompts), self._max_new_tokens):
-            capacity = len(band[0].ids) + self._max_new_tokens
-            n_wanted = n_draws * sum(len(prompt.positions) for prompt in band)
-            n_rows = max(1, min(batch_rows, batch_tokens // capacity, n_wanted))
-            run = self._decode_rows if self._model.supports_rows(capacity) else self._decode_padded
-            for draw, text in run(band, n_draws, n_rows):
-                texts[draw.position][draw.number] = text
+        distinct = self._distinct(prompts)
+        plans = plan_rows(
+            [PromptSize(len(prompt.ids), n_draws * len(prompt.positions)) for prompt in distinct],
+            max_new_tokens=self._max_new_tokens,
+            batch_rows=batch_rows,
+            batch_tokens=batch_tokens,
+            can_share=self._model.supports_sharing,
+        )
+        with self._model.attending_by_rows():
+            for plan in plans:
+                for draw, text in self._continue([distinct[number] for number in plan.members], n_draws, plan):
+                    texts[draw.position][draw.number] = text
         return texts if n_draws == n else [row * n for row in texts]
 
     def _distinct(self, prompts: Sequence[Sequence[int]]) -> list[_Prompt]:
-        """Return the distinct prompts, longest first, so that neighbours have similar lengths."""
+        """Return the distinct prompts."""
         distinct: dict[tuple[int, ...], _Prompt] = {}
         for position, ids in enumerate(prompts):
             prompt = distinct.setdefault(tuple(ids), _Prompt(list(ids), ""))
             prompt.positions.append(position)
         for prompt in distinct.values():
             prompt.text = self._decode(prompt.ids[1:])
-        return sorted(distinct.values(), key=lambda prompt: -len(prompt.ids))
+        return list(distinct.values())
 
     def _draws(self, prompts: Sequence[_Prompt], n: int) -> Iterator[_Draw]:
         for prompt in prompts:
@@ -172,24 +178,27 @@ class Sampler:
             return []
         return draw_uniforms(self._seed, position, number, self._max_new_tokens)
 
-    def _decode_rows(self, prompts: Sequence[_Prompt], n: int, n_rows: int) -> Iterator[tuple[_Draw, str]]:
+    def _continue(self, prompts: Sequence[_Prompt], n: int, plan: RowPlan) -> Iterator[tuple[_Draw, str]]:
+        if self._model.supports_rows(len(prompts[0].ids) + self._max_new_tokens):
+            return self._decode_rows(prompts, n, plan)
+        return self._decode_padded(prompts, n, plan.n_rows)
+
+    def _decode_rows(self, prompts: Sequence[_Prompt], n: int, plan: RowPlan) -> Iterator[tuple[_Draw, str]]:
         """Decode with one cache row per draw in progress."""
+        kind = SharedRowCache if plan.is_shared else RowCache
         waiting = deque(self._draws(prompts, n))
         unread = deque(prompts)
         rows: list[_Draw] = []
         cache: RowCache | None = None
         while True:
-            while waiting and len(rows) < n_rows:
-                admitted = [waiting.popleft() for _ in range(min(len(waiting), n_rows - len(rows)))]
+            while admitted := _admit(waiting, rows, plan):
                 logits = torch.stack([self._read(draw.prompt, unread).logits for draw in admitted])
                 for draw, text in self._extend(admitted, logits):
                     if text is not None:
                         yield draw, text
                         continue
                     memory = self._read(draw.prompt, unread).memory
-                    cache = cache or RowCache(
-                        memory, n_rows=n_rows, capacity=len(prompts[0].ids) + self._max_new_tokens
-                    )
+                    cache = cache or kind(memory, n_rows=plan.n_rows, capacity=plan.capacity)
                     cache.append(memory)
                     rows.append(draw)
                 self._forget(admitted, waiting)
@@ -286,6 +295,21 @@ class Sampler:
         return decode(self._tokenizer, ids)
 
 
+def _admit(waiting: deque[_Draw], rows: Sequence[_Draw], plan: RowPlan) -> list[_Draw]:
+    """Take the next draws for which there is room, beside those that have their rows."""
+    if not plan.is_shared:
+        return [waiting.popleft() for _ in range(min(len(waiting), plan.n_rows - len(rows)))]
+    admitted: list[_Draw] = []
+    held = {draw.prompt: len(draw.prompt.ids) for draw in rows} if len(rows) < plan.n_rows else {}
+    while waiting and len(rows) + len(admitted) < plan.n_rows:
+        prompt = waiting[0].prompt
+        if held and prompt not in held and sum(held.values()) + len(prompt.ids) > plan.most_shared:
+            break
+        held[prompt] = len(prompt.ids)
+        admitted.append(waiting.popleft())
+    return admitted
+
+
 class TokenFilter:
     """Says which tokens can hold one of some characters, so that text is decoded only when it must be."""
 
@@ -338,15 +362,3 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return the text of some tokens as it is, nothing skipped and nothing cleaned up."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def _bands(prompts: Sequence[_Prompt], max_new_tokens: int) -> Iterator[list[_Prompt]]:
-    """Cut prompts, longest first, where rows sized for the longest would be more than half empty."""
-    band: list[_Prompt] = []
-    for prompt in prompts:
-        if band and 2 * (len(prompt.ids) + max_new_tokens) < len(band[0].ids) + max_new_tokens:
-            yield band
-            band = []
-        band.append(prompt)
-    if band:
-        yield band
