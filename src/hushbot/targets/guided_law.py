@@ -61,6 +61,29 @@ def split_count(chances: FloatArray, count: int, rng: np.random.Generator) -> di
     return {int(i): int(drawn[i]) for i in np.flatnonzero(drawn)}
 
 
+def accepted(
+    counts: dict[int, int], bounds: FloatArray, scores: FloatArray, temperature: float, rng: np.random.Generator
+) -> dict[int, int]:
+    """Return draws under the phrase law, made of draws under that of upper bounds of its scores.
+
+    It is rejection sampling: each draw is kept in proportion to how much of the bound there is, else made anew.
+
+    Args:
+        counts: How many draws fell on each phrase.
+        bounds: The log-probabilities that they were drawn with.
+        scores: The true ones, nowhere greater.
+        temperature: Of the draws, above 0.
+        rng: Random numbers that nothing else was drawn with.
+    """
+    kept = {
+        phrase: int(rng.binomial(count, np.exp((scores[phrase] - bounds[phrase]) / temperature)))
+        for phrase, count in counts.items()
+    }
+    anew = split_count(phrase_law(scores, temperature), sum(counts.values()) - sum(kept.values()), rng)
+    together = {phrase: kept.get(phrase, 0) + anew.get(phrase, 0) for phrase in sorted({*kept, *anew})}
+    return {phrase: count for phrase, count in together.items() if count}
+
+
 def generator(seed: int, position: int, key: bytes) -> np.random.Generator:
     """Return the random numbers that belong to one text of one prompt."""
     digest = hashlib.blake2b(f"{seed}/{position}/".encode() + key, digest_size=16).digest()

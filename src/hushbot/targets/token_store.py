@@ -47,8 +47,10 @@ class TokenStore:
         """Hold the first n tokens of a text that was read, tensors of shape (heads, tokens, width); return slots."""
         return self._append([(keys[:, :n].transpose(0, 1), values[:, :n].transpose(0, 1)) for keys, values in memory])
 
-    def add(self, fresh: KeysValues, chosen: Sequence[int]) -> list[int]:
-        """Hold some tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
+    def add(self, fresh: KeysValues, chosen: Sequence[int] | None = None) -> list[int]:
+        """Hold all or some tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
+        if chosen is None:
+            return self._append(fresh)
         which = torch.tensor(chosen, dtype=torch.long)
         return self._append([(keys[which.to(keys.device)], values[which.to(values.device)]) for keys, values in fresh])
 
