@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hushbot.targets.row_cache import KeysValues
@@ -146,9 +147,14 @@ class BranchCache:
         return self._longest
 
     def _behind(self, stored: Tensor, fresh: Tensor) -> Tensor:
-        index = self._index.to(stored.device)  # the layers of a large model may lie on several devices
-        found = stored.index_select(0, index.flatten()).view(*index.shape, *stored.shape[1:])
-        return torch.cat([found.transpose(1, 2), fresh], dim=2)
+        n_rows, _, n_new, _ = fresh.shape
+        index = F.pad(self._index, (0, n_new)).to(
+            stored.device
+        )  # the layers of a large model may lie on several devices
+        # Room for the new ones is gathered, too (the zeros), which spares a copy of all.
+        found = stored.index_select(0, index.flatten()).view(n_rows, -1, *stored.shape[1:])
+        found[:, self._longest :] = fresh.transpose(1, 2)
+        return found.transpose(1, 2)
 
 
 def _zeros(like: Tensor, n_slots: int) -> Tensor:
