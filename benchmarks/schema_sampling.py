@@ -150,6 +150,12 @@ def by_tree(target: LocalTarget, decision: Decision, margin: float) -> list[Read
     return readings
 
 
+def in_order(readings: Sequence[Reading]) -> list[list[float]]:
+    """Return the scores of the phrases of each text, texts as they were asked for."""
+    scores = {at: own for reading in readings for at, own in zip(reading.members, reading.bounds.tolist(), strict=True)}
+    return [scores[at] for at in sorted(scores)]
+
+
 def by_phrase(target: LocalTarget, decision: Decision, *, is_cached: bool) -> list[list[float]]:
     """Score the phrases one after another, each behind all texts that it may follow."""
     scores: list[list[float]] = [[] for _ in decision.plans]
@@ -217,7 +223,7 @@ def decision_claims(name: str, target: LocalTarget, grammar: Grammar, texts: Seq
     with target.causal_lm.reading():
         decision = make_decision(target, grammar, texts)
         scores: dict[str, list[list[float]]] = {
-            "tree": [reading.bounds.tolist() for reading in by_tree(target, decision, math.inf)],
+            "tree": in_order(by_tree(target, decision, math.inf)),
             "cached": by_phrase(target, decision, is_cached=True),
             "uncached": by_phrase(target, decision, is_cached=False),
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,9 +20,10 @@ from hushbot.targets.token_store import StoredTexts, TokenStore
 from hushbot.tokens import encode
 
 FastTokenizer: Any = PreTrainedTokenizerFast
-TEXTS = ["a=b", "b", "ab=ba"]
-PHRASES = [(", abba=", ", abab=", ", ba=", ", baab=", ")"), (" a(", " b(", "\n"), (")",)]
-N_TOKENS = 13 + 4 + 1
+SLOTS = (", abba=", ", abab=", ", ba=", ", baab=", ")")
+TEXTS = ["a=b", "b", "ab=ba", "b=a"]
+PHRASES = [SLOTS, (" a(", " b(", "\n"), (")",), SLOTS]
+N_TOKENS = 13 + 4 + 1 + 13
 """Of their trees: the last of each text; `, `, `abba`, the end of `abab`, `ba` and the end of `baab`; ` a` and `b`."""
 
 
@@ -77,12 +77,25 @@ def advance(target: LocalTarget, store: TokenStore, readings: list[Reading], mar
     return store.n_tokens - before
 
 
+def by_text(readings: list[Reading]) -> list[tuple[list[float], list[bool]]]:
+    """Return per text the bounds of its phrases, and which were read to their end."""
+    found = {
+        number: (bounds, is_whole)
+        for reading in readings
+        for number, bounds, is_whole in zip(
+            reading.members, reading.bounds.tolist(), reading.is_whole.tolist(), strict=True
+        )
+    }
+    return [found[number] for number in range(len(TEXTS))]
+
+
 def test_without_a_margin_all_phrases_have_their_scores(target: LocalTarget, readings: Any) -> None:
     store, all_readings = readings
-    assert advance(target, store, all_readings, math.inf) == sum(len(r.slots) for r in all_readings) == N_TOKENS
-    for reading, wanted in zip(all_readings, naive_scores(target), strict=True):
-        assert reading.is_whole.all()
-        assert reading.bounds.tolist() == pytest.approx(wanted, abs=1e-4)
+    assert [reading.members for reading in all_readings] == [[0, 3], [1], [2]]
+    assert advance(target, store, all_readings, math.inf) == N_TOKENS
+    for (bounds, is_whole), wanted in zip(by_text(all_readings), naive_scores(target), strict=True):
+        assert all(is_whole)
+        assert bounds == pytest.approx(wanted, abs=1e-4)
 
 
 @pytest.mark.parametrize("most", [999, 8])
@@ -91,9 +104,9 @@ def test_what_is_left_unread_is_below_the_margin(target: LocalTarget, readings: 
     store, all_readings = readings
     n_read = advance(target, store, all_readings, margin, most)
     n_unread = 0
-    for reading, wanted in zip(all_readings, naive_scores(target), strict=True):
-        for bound, score, is_whole in zip(reading.bounds.tolist(), wanted, reading.is_whole.tolist(), strict=True):
-            if is_whole:
+    for (bounds, is_whole), wanted in zip(by_text(all_readings), naive_scores(target), strict=True):
+        for bound, score, is_read in zip(bounds, wanted, is_whole, strict=True):
+            if is_read:
                 assert bound == pytest.approx(score, abs=1e-4)
             else:
                 assert score < bound <= max(wanted) - margin + 1e-4
@@ -101,11 +114,15 @@ def test_what_is_left_unread_is_below_the_margin(target: LocalTarget, readings: 
     assert (n_unread > 0) == (margin < 20)
     assert n_read == sum(int((reading.slots > 0).sum()) for reading in all_readings) <= N_TOKENS
     # What is asked for later is read then, and nothing twice.
+    alone = all_readings[0].alone(1)
+    n_read += advance(target, store, [alone], math.inf, most)
+    assert by_text(all_readings)[3][0] == pytest.approx(naive_scores(target)[3], abs=1e-4)
+    assert alone.members == [3]
     assert n_read + advance(target, store, all_readings, math.inf, most) == N_TOKENS
-    for reading, wanted in zip(all_readings, naive_scores(target), strict=True):
-        assert reading.bounds.tolist() == pytest.approx(wanted, abs=1e-4)
-    slots = Counter(slot for reading in all_readings for slot in reading.slots.tolist())
-    assert set(slots.values()) == {1}
+    for (bounds, _), wanted in zip(by_text(all_readings), naive_scores(target), strict=True):
+        assert bounds == pytest.approx(wanted, abs=1e-4)
+    slots = [slot for reading in all_readings for slot in reading.slots.flatten().tolist()]
+    assert len(set(slots)) == len(slots) == N_TOKENS
 
 
 def test_a_batch_of_few_tokens_is_read_at_once(

@@ -25,13 +25,17 @@ Law = Literal["phrase", "token"]
 
 
 def phrase_law(scores: FloatArray, temperature: float) -> FloatArray:
-    """Return the probability of each phrase from its log-probability as a whole; temperature 0 takes the best."""
+    """Return the probability of each phrase from its log-probability as a whole; temperature 0 takes the best.
+
+    Phrases of several texts are rows of a table.
+    """
     if not np.all(np.isfinite(scores)):
         raise AuditError("a phrase has a log-probability that is not finite; doubt the target")
     if temperature == 0:
-        return np.asarray(np.arange(len(scores)) == int(np.argmax(scores)), dtype=np.float64)
-    weights = np.exp((scores - scores.max()) / temperature)
-    return np.asarray(weights / weights.sum(), dtype=np.float64)
+        best = np.argmax(scores, axis=-1, keepdims=True)
+        return np.asarray(np.arange(scores.shape[-1]) == best, dtype=np.float64)
+    weights = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True), dtype=np.float64)
 
 
 def token_law(paths: Sequence[Sequence[int]], scores: Sequence[Sequence[float]], temperature: float) -> FloatArray:
@@ -57,8 +61,8 @@ def token_law(paths: Sequence[Sequence[int]], scores: Sequence[Sequence[float]],
 
 def split_count(chances: FloatArray, count: int, rng: np.random.Generator) -> dict[int, int]:
     """Return how many of some draws fall on each option, options without a draw left out."""
-    drawn = rng.multinomial(count, chances / chances.sum())
-    return {int(i): int(drawn[i]) for i in np.flatnonzero(drawn)}
+    drawn = rng.multinomial(count, chances / chances.sum()).tolist()
+    return {i: n for i, n in enumerate(drawn) if n}
 
 
 def accepted(

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from hushbot.errors import AuditError
+from hushbot.intervals import FloatArray, IntArray
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_each
 from hushbot.targets.guided_law import Law, accepted, generator, phrase_law, split_count, token_law
@@ -140,8 +141,8 @@ class GuidedSampler:
         texts = remembered(self.model, self._store, rows)
         readings = begin(texts, [row.ids[-1] for row in rows], plans)
         self._read_on(readings, self._margin)
-        for row, reading in zip(rows, readings, strict=True):
-            self._go_on(row, reading, self._split(row, reading))
+        for reading in readings:
+            self._choose_alike([rows[number] for number in reading.members], reading)
 
     def _read_on(self, readings: Sequence[Reading], margin: float) -> None:
         read_on(self.model, self._store, readings, margin=margin, batch_tokens=self.batch_tokens)
@@ -162,29 +163,38 @@ class GuidedSampler:
         self._check_length(row.node, len(ids) + max(map(len, plan.paths)))
         return plan
 
-    def _split(self, row: Row, reading: Reading) -> dict[int, int]:
-        """Return how many of a row's draws take which phrase."""
-        plan, temperature, bounds = reading.plan, self.decoding.temperature, reading.bounds
-        if self.law == "phrase":
-            chances = phrase_law(bounds, temperature)
-        else:
-            chances = token_law(plan.paths, [v.tolist() for v in plan.by_path(reading.scores)], temperature)
-        rng = self._rng(row)
-        counts = split_count(chances, row.node.count, rng)
-        if reading.is_whole[list(counts)].all():
-            return counts
-        self._read_on([reading], math.inf)
-        return accepted(counts, bounds, reading.bounds, temperature, rng)
+    def _choose_alike(self, rows: Sequence[Row], reading: Reading) -> None:
+        """Let texts go on that have the same phrases."""
+        bounds, is_whole, chances = reading.bounds, reading.is_whole, self._chances(reading)
+        drawn = []
+        for at, row in enumerate(rows):
+            rng = self._rng(row)
+            counts = split_count(chances[at], row.node.count, rng)
+            if not is_whole[at, list(counts)].all():
+                alone = reading.alone(at)
+                self._read_on([alone], math.inf)
+                counts = accepted(counts, bounds[at], alone.bounds[0], self.decoding.temperature, rng)
+            drawn.append(counts)
+        masses = np.exp(reading.bounds).sum(axis=1).tolist()
+        for row, slots, counts, mass in zip(rows, reading.slots, drawn, masses, strict=True):
+            self._go_on(row, reading.plan, slots, counts, mass)
 
-    def _go_on(self, row: Row, reading: Reading, counts: dict[int, int]) -> None:
-        """Let a row's draws go on with their phrases."""
+    def _chances(self, reading: Reading) -> FloatArray:
+        """Return per text the probability of each phrase."""
+        plan, temperature = reading.plan, self.decoding.temperature
+        if self.law == "phrase":
+            return phrase_law(reading.bounds, temperature)
+        by_path = [[values.tolist() for values in plan.by_path(scores)] for scores in reading.scores]
+        return np.array([token_law(plan.paths, values, temperature) for values in by_path])
+
+    def _go_on(self, row: Row, plan: Phrases, slots: IntArray, counts: dict[int, int], mass: float) -> None:
+        """Let a row's draws go on with their phrases; `slots` are those of the tree's tokens."""
         if not isinstance(row.rule, Choice) or row.slots is None:
             raise TypeError("only choices have phrases, and only what was read goes on")
-        plan = reading.plan
-        masses = (*row.node.mass, float(np.exp(reading.bounds).sum()))
+        masses = (*row.node.mass, mass)
         for phrase, count in counts.items():
             node = Node(row.node.position, row.node.text + row.rule.phrases[phrase], count, masses)
-            read = [*row.slots, *reading.slots[plan.places[phrase]].tolist()]
+            read = [*row.slots, *slots[plan.places[phrase]].tolist()]
             self._begin(node, row.ids + plan.paths[phrase], read, row.key_of(f"phrase {phrase}"))
 
     def _write(self, rows: Sequence[Row]) -> None:

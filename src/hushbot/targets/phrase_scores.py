@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
 from hushbot.intervals import FloatArray, IntArray
-from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.phrase_trees import Phrases
 from hushbot.targets.scorer import log_probabilities
@@ -33,49 +34,76 @@ _TOKENS_A_PASS = 1024
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """How far the phrases behind one text are read."""
+    """How far the phrases behind some texts are read that all have the same ones."""
 
-    text: list[int]
-    """The slots of the text's tokens but the last."""
-    last: int
-    """That token, which the tree starts with."""
     plan: Phrases
+    members: list[int]
+    """Which of the caller's texts they are."""
+    texts: list[list[int]]
+    """Per text the slots of its tokens but the last."""
+    last: list[int]
+    """That token, which the tree starts with."""
     scores: FloatArray
-    """Per edge its log-probability, 0 where it is not known yet."""
+    """Per text and edge its log-probability, 0 where it is not known yet."""
     slots: IntArray
-    """Per token of the tree where it is stored, 0 where it was not read yet."""
+    """Per text and token of the tree where it is stored, 0 where it was not read yet."""
 
     @property
     def bounds(self) -> FloatArray:
-        """Return the log-probability of each phrase, or an upper bound of it where not all of it was read."""
+        """Return per text and phrase its log-probability, or an upper bound of it where not all of it was read."""
         return self.plan.totals(self.scores)
 
     @property
     def is_whole(self) -> BoolArray:
-        """Return which phrases were read to their end."""
-        return np.asarray(self.slots[self.plan.lasts] > 0)
+        """Return per text which phrases were read to their end."""
+        return np.asarray(self.slots[:, self.plan.lasts] > 0)
 
-    def left(self, margin: float) -> tuple[Part, ...]:
+    def alone(self, at: int) -> Reading:
+        """Return one of the texts; what is read of it is read of this one, too."""
+        own = slice(at, at + 1)
+        return Reading(self.plan, self.members[own], self.texts[own], self.last[own], self.scores[own], self.slots[own])
+
+    def left(self, margin: float) -> list[_Item]:
         """Return what is to be read next: towards phrases that may be at most `margin` below the most probable one."""
         if self.slots.all():
-            return ()
-        bounds = self.bounds
-        is_wanted = ~self.is_whole & (bounds > bounds.max() - margin)
-        return self.plan.parts.behind(self.slots > 0, is_wanted) if is_wanted.any() else ()
+            return []
+        bounds, is_read = self.bounds, self.slots > 0
+        is_wanted = ~self.is_whole & (bounds > bounds.max(axis=1, keepdims=True) - margin)
+        items = [
+            _Item(self, int(at), part)
+            for at in np.flatnonzero(is_wanted.any(axis=1))
+            for part in self.plan.parts.behind(is_read[at], is_wanted[at])
+        ]
+        return sorted(items, key=lambda item: id(item.part))
+
+
+class _Item(NamedTuple):
+    """A part that one text of a reading is to be read on by."""
+
+    reading: Reading
+    at: int
+    part: Part
 
 
 def begin(texts: StoredTexts, last: Sequence[int], plans: Sequence[Phrases]) -> list[Reading]:
-    """Return phrases of which nothing was read.
+    """Return phrases of which nothing was read, one reading for all texts that have the same ones.
 
     Args:
         texts: What the model has read of each text, its last token left out.
         last: That token.
         plans: The phrases behind each text.
     """
-    return [
-        Reading(slots, token, plan, np.zeros(len(plan.edges.tokens)), np.zeros(len(plan.tree.ids), dtype=np.intp))
-        for slots, token, plan in zip(texts.slots, last, plans, strict=True)
-    ]
+    members: dict[int, list[int]] = {}
+    for number, plan in enumerate(plans):
+        members.setdefault(id(plan), []).append(number)
+    readings = []
+    for numbers in members.values():
+        plan = plans[numbers[0]]
+        own, ends = [texts.slots[number] for number in numbers], [last[number] for number in numbers]
+        scores = np.zeros((len(numbers), len(plan.edges.tokens)))
+        slots = np.zeros((len(numbers), len(plan.tree.ids)), dtype=np.intp)
+        readings.append(Reading(plan, numbers, own, ends, scores, slots))
+    return readings
 
 
 def read_on(
@@ -92,56 +120,57 @@ def read_on(
     """
     is_cpu = model.device.type == "cpu"
     most = _CPU_TOKENS if is_cpu else batch_tokens
-    n_tokens = sum(len(reading.plan.tree.ids) for reading in readings)
-    is_short = n_tokens <= (_CPU_TOKENS_A_PASS if is_cpu else _TOKENS_A_PASS)
-    todo = [
-        (reading, part)
-        for reading in readings
-        for part in (
-            reading.left(margin)
-            if reading.slots[0]
-            else reading.plan.parts.whole
-            if is_short or math.isinf(margin)
-            else reading.plan.parts.crown
-        )
-    ]
+    n_tokens = sum(reading.slots.size for reading in readings)
+    is_whole = math.isinf(margin) or n_tokens <= (_CPU_TOKENS_A_PASS if is_cpu else _TOKENS_A_PASS)
+    todo: list[_Item] = []
+    for reading in readings:
+        if reading.slots.any():
+            todo += reading.left(margin)
+        else:
+            (part,) = reading.plan.parts.whole if is_whole else reading.plan.parts.crown
+            todo += [_Item(reading, at, part) for at in range(len(reading.texts))]
     while todo:
         for batch in _batches(todo, batch_tokens, most):
             _read(model, store, batch)
-        todo = [(reading, part) for reading in readings for part in reading.left(margin)]
+        todo = [item for reading in readings for item in reading.left(margin)]
 
 
-def _batches(
-    todo: Sequence[tuple[Reading, Part]], batch_tokens: int, most: int
-) -> Iterator[list[tuple[Reading, Part]]]:
+def _batches(todo: Sequence[_Item], batch_tokens: int, most: int) -> Iterator[list[_Item]]:
     """Yield what to read together, the largest trees first: short ones fill up the rows beside long ones."""
-    batch: list[tuple[Reading, Part]] = []
+    batch: list[_Item] = []
     text = n_tokens = 0
-    for reading, part in sorted(todo, key=lambda pair: -len(pair[1].tree.ids)):
-        n_text, n_new = len(reading.text) + max(1, len(part.above)), len(part.tree.ids)
+    for item in sorted(todo, key=lambda item: -len(item.part.tree.ids)):
+        n_text = len(item.reading.texts[item.at]) + max(1, len(item.part.above))
+        n_new = len(item.part.tree.ids)
         text, n_tokens = max(text, n_text), n_tokens + n_new
         if batch and (text * (len(batch) + 1) + n_tokens > batch_tokens or n_tokens > most):
             yield batch
             batch, text, n_tokens = [], n_text, n_new
-        batch.append((reading, part))
+        batch.append(item)
     yield batch
 
 
-def _read(model: CausalLM, store: TokenStore, batch: Sequence[tuple[Reading, Part]]) -> None:
+def _read(model: CausalLM, store: TokenStore, batch: Sequence[_Item]) -> None:
     """Read some parts in one pass."""
-    texts = [[*reading.text, *reading.slots[part.above].tolist()] for reading, part in batch]
+    texts = [[*reading.texts[at], *reading.slots[at, part.above].tolist()] for reading, at, part in batch]
     trees = [
-        part.tree if part.above else part.tree._replace(ids=[reading.last, *part.tree.ids[1:]])
-        for reading, part in batch
+        part.tree if part.above else part.tree._replace(ids=[reading.last[at], *part.tree.ids[1:]])
+        for reading, at, part in batch
     ]
     features, fresh = model.branch_features(StoredTexts(store, texts), trees)
     slots = np.array(store.add(fresh))
-    starts = starts_of(trees)
-    places = np.concatenate([part.starts + at for at, (_, part) in zip(starts, batch, strict=True)])
-    tokens = np.concatenate([part.tokens for _, part in batch])
-    values = log_probabilities(model, features, places, tokens).double().cpu().numpy()
-    known = 0
-    for at, (reading, part) in zip(starts, batch, strict=True):
-        reading.slots[part.places] = slots[at : at + len(part.places)]
-        reading.scores[part.edges] = values[known : known + len(part.edges)]
-        known += len(part.edges)
+    # Texts that are read on by the same part stand side by side: what they hold is a table.
+    runs = [list(run) for _, run in groupby(batch, key=lambda item: (id(item.reading), id(item.part)))]
+    tokens, places, n_read = [], [], 0
+    for run in runs:
+        reading, _, part = run[0]
+        rows, n = [[at] for _, at, _ in run], len(part.places)
+        heads = n_read + n * np.arange(len(run))[:, None]
+        reading.slots[rows, part.places] = slots[heads + np.arange(n)]
+        places.append((heads + part.starts).ravel())
+        tokens.append(np.tile(part.tokens, len(run)))
+        n_read += n * len(run)
+    values = log_probabilities(model, features, np.concatenate(places), np.concatenate(tokens)).double().cpu().numpy()
+    for run, table in zip(runs, np.split(values, np.cumsum([len(part) for part in places])[:-1]), strict=True):
+        reading, _, part = run[0]
+        reading.scores[[[at] for _, at, _ in run], part.edges] = table.reshape(len(run), -1)

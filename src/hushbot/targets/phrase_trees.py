@@ -51,8 +51,8 @@ class Phrases(NamedTuple):
         return np.split(scores[self.edges.of_paths], np.cumsum([len(path) for path in self.paths])[:-1])
 
     def totals(self, scores: FloatArray) -> FloatArray:
-        """Return the score of each phrase, the sum of its tokens', from those of the edges."""
-        return np.asarray(np.add.reduceat(scores[self.edges.of_phrases], self.edges.starts))
+        """Return the score of each phrase, the sum of its tokens', from those of the edges; the last axis is theirs."""
+        return np.asarray(np.add.reduceat(scores[..., self.edges.of_phrases], self.edges.starts, axis=-1))
 
 
 class Edges(NamedTuple):
