@@ -120,8 +120,10 @@ class BranchCache:
         self._longest = max(map(len, rows))
         self._layers = store.layers
         # Slots of padding are those of zeros: a masked NaN would still poison the weighted sum.
-        table = [[*row, *[0] * (self._longest - len(row))] for row in rows]
-        self._index = torch.tensor(table, dtype=torch.long, device=self._layers[0][0].device)
+        table = np.zeros((len(rows), self._longest), dtype=np.int64)
+        for at, row in enumerate(rows):
+            table[at, : len(row)] = row
+        self._index = torch.from_numpy(table).to(self._layers[0][0].device)
         self._passed: KeysValues = list(self._layers)
 
     def update(
