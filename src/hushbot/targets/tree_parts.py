@@ -70,7 +70,7 @@ class TreeParts:
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            wanted = {place for phrase in np.flatnonzero(is_wanted) for place in self._paths[phrase]}
+            wanted = {place for phrase in np.flatnonzero(is_wanted).tolist() for place in self._paths[phrase]}
             self._known[key] = self._cut(sorted(place for place in wanted if not is_read[place]))
         return self._known[key]
 
