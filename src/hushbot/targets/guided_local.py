@@ -6,10 +6,10 @@ that text, many texts at a time; the keys and values of the chosen phrases are k
 that share a text are counted, not repeated, inside free pieces too.
 The texts that are waiting go last in, first out, and what is remembered of them is bounded: the oldest are forgotten
 and read again.
-Under the phrase law, phrases that cannot have 2^-24 of the probability of the best one behind their text are not read
-to their end (`phrase_scores`). They are drawn by an upper bound of their probability; draws that do fall on one are
-sifted once the rest of it is read (rejection sampling), so the law is the same. The mass that is told of a choice
-counts their bounds: too much by at most that share for each, which is less than fp32 can tell.
+Under the phrase law, phrases that cannot have a millionth of the probability of the best one behind their text are not
+read to their end (`phrase_scores`). They are drawn by an upper bound of their probability; draws that do fall on one
+are sifted once the rest of it is read (rejection sampling), so the law is the same. The mass that is told of a choice
+counts their bounds: too much by at most that share for each, less than another size of batch changes.
 Phrase tokens are those that the tokenizer gives text and phrase together; where one of them straddles the end of the
 text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling
 (`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
@@ -26,13 +26,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hushbot.errors import AuditError
-from hushbot.intervals import FloatArray, IntArray
+from hushbot.intervals import FloatArray
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_each
 from hushbot.targets.guided_law import Law, accepted, generator, phrase_law, split_count, token_law
@@ -55,9 +55,9 @@ from hushbot.targets.token_tree import leaf
 from hushbot.tokens import encode, start_token
 from hushbot.types import Decoding
 
-MARGIN = 24 * math.log(2)
-"""How far below the best one, in log-probability, phrases may be left unread: 2^-24 of it is less than its last bit in
-fp32. Where a temperature above 1 lifts them, they must lie lower by as much."""
+MARGIN = math.log(1e6)
+"""How far below the best one, in log-probability, phrases may be left unread: a millionth of it is less than what
+another size of batch changes. Where a temperature above 1 lifts them, they must lie lower by as much."""
 
 
 @dataclass(slots=True, eq=False)
@@ -165,18 +165,18 @@ class GuidedSampler:
 
     def _choose_alike(self, rows: Sequence[Row], reading: Reading) -> None:
         """Let texts go on that have the same phrases."""
-        bounds, is_whole, chances = reading.bounds, reading.is_whole, self._chances(reading)
+        bounds, is_whole, chances = reading.bounds, reading.is_whole.tolist(), self._chances(reading)
         drawn = []
         for at, row in enumerate(rows):
             rng = self._rng(row)
             counts = split_count(chances[at], row.node.count, rng)
-            if not is_whole[at, list(counts)].all():
+            if not all(is_whole[at][phrase] for phrase in counts):
                 alone = reading.alone(at)
                 self._read_on([alone], math.inf)
                 counts = accepted(counts, bounds[at], alone.bounds[0], self.decoding.temperature, rng)
             drawn.append(counts)
         masses = np.exp(reading.bounds).sum(axis=1).tolist()
-        for row, slots, counts, mass in zip(rows, reading.slots, drawn, masses, strict=True):
+        for row, slots, counts, mass in zip(rows, reading.slots.tolist(), drawn, masses, strict=True):
             self._go_on(row, reading.plan, slots, counts, mass)
 
     def _chances(self, reading: Reading) -> FloatArray:
@@ -187,14 +187,14 @@ class GuidedSampler:
         by_path = [[values.tolist() for values in plan.by_path(scores)] for scores in reading.scores]
         return np.array([token_law(plan.paths, values, temperature) for values in by_path])
 
-    def _go_on(self, row: Row, plan: Phrases, slots: IntArray, counts: dict[int, int], mass: float) -> None:
+    def _go_on(self, row: Row, plan: Phrases, slots: list[int], counts: dict[int, int], mass: float) -> None:
         """Let a row's draws go on with their phrases; `slots` are those of the tree's tokens."""
         if not isinstance(row.rule, Choice) or row.slots is None:
             raise TypeError("only choices have phrases, and only what was read goes on")
         masses = (*row.node.mass, mass)
         for phrase, count in counts.items():
             node = Node(row.node.position, row.node.text + row.rule.phrases[phrase], count, masses)
-            read = [*row.slots, *slots[plan.places[phrase]].tolist()]
+            read = [*row.slots, *(slots[place] for place in plan.places[phrase])]
             self._begin(node, row.ids + plan.paths[phrase], read, row.key_of(f"phrase {phrase}"))
 
     def _write(self, rows: Sequence[Row]) -> None:
@@ -215,9 +215,8 @@ class GuidedSampler:
             raise TypeError("only free pieces are written token by token")
         ended: dict[str, int] = {}
         for token, count in drawn.items():
-            node = replace(row.node, count=count)
             if token == self._end_token:
-                self._harvest.add(replace(node, text=node.text + self._piece(row, row.ids)), is_complete=False)
+                self._harvest.add(row.node.longer(self._piece(row, row.ids), count), is_complete=False)
                 continue
             ids, n_free = [*row.ids, token], row.n_free + 1
             is_full = n_free >= rule.max_new_tokens
@@ -228,14 +227,13 @@ class GuidedSampler:
                     ended[piece[:end]] = ended.get(piece[:end], 0) + count
                     continue
                 if end is not None or is_full:
-                    self._harvest.add(replace(node, text=node.text + piece[:end]), is_complete=False)
+                    self._harvest.add(row.node.longer(piece[:end], count), is_complete=False)
                     continue
             key = row.key_of(f"token {token}")
-            self._waiting.add(Row(node, rule, ids, read, key, n_free, row.head))
+            self._waiting.add(Row(row.node.longer("", count), rule, ids, read, key, n_free, row.head))
         before = self._piece(row, row.ids) if ended else ""
         for piece, count in ended.items():
-            node = replace(row.node, text=row.node.text + piece, count=count)
-            self._end_piece(row, node, is_before_token=piece == before)
+            self._end_piece(row, row.node.longer(piece, count), is_before_token=piece == before)
 
     def _end_piece(self, row: Row, node: Node, *, is_before_token: bool) -> None:
         """Let a text go on behind its finished free piece, in the tokenizer's own spelling.

@@ -191,7 +191,7 @@ class PhraseTrees:
 def _last_piece(text: str) -> str:
     """Return the piece that more text would lengthen; empty where more would begin one."""
     line = text[text.rfind("\n") + 1 :]
-    return "" if pieces(f"{line}x")[-1] == "x" else pieces(line)[-1]
+    return pieces(f"{line}x")[-1][:-1]
 
 
 def _blank_before(text: str, end: int) -> int:
