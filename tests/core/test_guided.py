@@ -169,6 +169,8 @@ def test_draws_under_bounds_become_draws_under_the_law() -> None:
 def test_draws_under_bounds_that_were_the_scores_stay() -> None:
     scores = np.log([0.5, 0.3, 0.2])
     assert accepted({0: 7, 2: 5}, scores, scores, 1.0, np.random.default_rng(0)) == {0: 7, 2: 5}
+    # A score may be rounded to more than its bound.
+    assert accepted({0: 7, 2: 5}, scores, scores + 1e-7, 1.0, np.random.default_rng(0)) == {0: 7, 2: 5}
 
 
 def test_split_count_shares_out_all_draws() -> None:

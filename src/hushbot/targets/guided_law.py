@@ -75,14 +75,13 @@ def accepted(
     Args:
         counts: How many draws fell on each phrase.
         bounds: The log-probabilities that they were drawn with.
-        scores: The true ones, nowhere greater.
+        scores: The true ones, nowhere greater but for rounding.
         temperature: Of the draws, above 0.
         rng: Random numbers that nothing else was drawn with.
     """
-    kept = {
-        phrase: int(rng.binomial(count, np.exp((scores[phrase] - bounds[phrase]) / temperature)))
-        for phrase, count in counts.items()
-    }
+    # A token that is all but certain may be rounded to more than that.
+    shares = np.exp(np.minimum(scores - bounds, 0.0) / temperature)
+    kept = {phrase: int(rng.binomial(count, shares[phrase])) for phrase, count in counts.items()}
     anew = split_count(phrase_law(scores, temperature), sum(counts.values()) - sum(kept.values()), rng)
     together = {phrase: kept.get(phrase, 0) + anew.get(phrase, 0) for phrase in sorted({*kept, *anew})}
     return {phrase: count for phrase, count in together.items() if count}

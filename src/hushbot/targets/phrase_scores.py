@@ -64,17 +64,19 @@ class Reading:
         return Reading(self.plan, self.members[own], self.texts[own], self.last[own], self.scores[own], self.slots[own])
 
     def left(self, margin: float) -> list[_Item]:
-        """Return what is to be read next: towards phrases that may be at most `margin` below the most probable one."""
+        """Return what is to be read next: towards phrases that may be at most `margin` below the most probable one.
+
+        Texts that are read on by the same part stand side by side.
+        """
         if self.slots.all():
             return []
         bounds, is_read = self.bounds, self.slots > 0
         is_wanted = ~self.is_whole & (bounds > bounds.max(axis=1, keepdims=True) - margin)
-        items = [
-            _Item(self, int(at), part)
-            for at in np.flatnonzero(is_wanted.any(axis=1))
-            for part in self.plan.parts.behind(is_read[at], is_wanted[at])
-        ]
-        return sorted(items, key=lambda item: id(item.part))
+        by_part: dict[int, list[_Item]] = {}
+        for at in np.flatnonzero(is_wanted.any(axis=1)).tolist():
+            for part in self.plan.parts.behind(is_read[at], is_wanted[at]):
+                by_part.setdefault(id(part), []).append(_Item(self, at, part))
+        return [item for items in by_part.values() for item in items]
 
 
 class _Item(NamedTuple):

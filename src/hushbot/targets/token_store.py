@@ -150,10 +150,9 @@ class BranchCache:
 
     def _behind(self, stored: Tensor, fresh: Tensor) -> Tensor:
         n_rows, _, n_new, _ = fresh.shape
-        index = F.pad(self._index, (0, n_new)).to(
-            stored.device
-        )  # the layers of a large model may lie on several devices
-        # Room for the new ones is gathered, too (the zeros), which spares a copy of all.
+        # Room for the new ones is gathered, too (the zeros), which spares a copy of all; layers may lie on several
+        # devices.
+        index = F.pad(self._index, (0, n_new)).to(stored.device)
         found = stored.index_select(0, index.flatten()).view(n_rows, -1, *stored.shape[1:])
         found[:, self._longest :] = fresh.transpose(1, 2)
         return found.transpose(1, 2)
