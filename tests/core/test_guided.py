@@ -30,6 +30,7 @@ from hushbot.targets.guided import (
     split_count,
     token_law,
 )
+from hushbot.targets.guided_law import accepted
 from hushbot.targets.guided_texts import Node as Drawn
 from hushbot.targets.guided_texts import merged
 from hushbot.targets.places import Place
@@ -148,6 +149,28 @@ def test_the_laws_agree_where_all_phrases_lose_the_same_mass(first: list[float],
     paths = list(product(range(len(first)), range(10, 10 + len(second))))
     scores = [[math.log(first[a]), math.log(second[b - 10])] for a, b in paths]
     assert token_law(paths, scores, 1.0) == pytest.approx(phrase_law(np.array([sum(s) for s in scores]), 1.0))
+
+
+def test_draws_under_bounds_become_draws_under_the_law() -> None:
+    scores = np.log([0.5, 0.3, 0.2])
+    bounds = np.log([0.5, 0.9, 0.4])  # of two of the three more was feared than there is
+    rng, together = np.random.default_rng(0), np.zeros(3)
+    for _ in range(200):
+        counts = accepted(split_count(phrase_law(bounds, 2.0), 100, rng), bounds, scores, 2.0, rng)
+        assert sum(counts.values()) == 100
+        assert 0 not in counts.values()
+        for phrase, count in counts.items():
+            together[phrase] += count
+    # At temperature 2 the law goes with the roots.
+    roots = np.sqrt([0.5, 0.3, 0.2])
+    assert chisquare(together, 20_000 * roots / roots.sum()).pvalue > 1e-3
+
+
+def test_draws_under_bounds_that_were_the_scores_stay() -> None:
+    scores = np.log([0.5, 0.3, 0.2])
+    assert accepted({0: 7, 2: 5}, scores, scores, 1.0, np.random.default_rng(0)) == {0: 7, 2: 5}
+    # A score may be rounded to more than its bound.
+    assert accepted({0: 7, 2: 5}, scores, scores + 1e-7, 1.0, np.random.default_rng(0)) == {0: 7, 2: 5}
 
 
 def test_split_count_shares_out_all_draws() -> None:

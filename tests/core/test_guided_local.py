@@ -25,8 +25,9 @@ from transformers import (
 )
 
 from hushbot.errors import AuditError, ConfigError
-from hushbot.targets import guided_local
+from hushbot.targets import guided_local, phrase_scores
 from hushbot.targets.guided import Choice, Free, Guided, Law, ask_for_guided, phrase_law, token_law
+from hushbot.targets.guided_law import accepted
 from hushbot.targets.guided_rows import Waiting
 from hushbot.targets.local import LocalTarget
 from hushbot.targets.phrase_trees import PhraseTrees
@@ -377,8 +378,29 @@ def test_each_text_is_read_once_however_many_draws_it_has(
     passes = recording(monkeypatch, target)
     found = target.sample_guided(["a"], TwoChoices(), n=n, decoding=PLAIN, seed=0).texts[0]
     assert sum(text.count for text in found) == n
-    # One text without a slot, three with one.
+    # One text without a slot, three with one; such small trees are read at once.
     assert sum(rows for rows, _, _ in passes) == 4
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_phrases_that_were_left_unread_are_drawn_as_often_as_they_should(
+    make_target: Any, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    # Phrases of a tenth of the best one's probability are left unread, so that many draws fall on a bound first.
+    monkeypatch.setattr(phrase_scores, "_CPU_TOKENS_A_PASS", 0)
+    monkeypatch.setattr(guided_local, "MARGIN", math.log(10) / temperature)
+    n_completed, n = 0, 20_000
+
+    def counted(*args: Any) -> dict[int, int]:
+        nonlocal n_completed
+        n_completed += 1
+        return accepted(*args)
+
+    monkeypatch.setattr(guided_local, "accepted", counted)
+    target, grammar, decoding = make_target(), OneValue("ab b"), Decoding(top_k=5, temperature=temperature)
+    law = exact_law(target, "ab b", grammar, decoding)
+    assert fits(target.sample_guided(["ab b"], grammar, n=n, decoding=decoding, seed=1).texts[0], law, n)
+    assert n_completed > 5
 
 
 def test_memory_is_bounded_by_batch_tokens(make_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_the_oldest_are_forgotten_and_shared_memories_count_once() -> None:
         waiting.add(each)
     waiting.forget()  # 4 + 5 tokens of at most 2 * 5
     assert [each.slots is None for each in rows] == [False, False, False]
-    assert waiting.remembered() == [[5, 6, 7], shared]
+    assert list(waiting.remembered()) == [[5, 6, 7], shared]
     waiting.add(row("new", 4, slots=[5, 6, 7]))
     waiting.forget()  # 13 tokens: without the oldest choice 9
     assert [each.slots is None for each in rows] == [True, False, False]

@@ -12,14 +12,15 @@ Source: packing without cross-contamination (Krell et al., 2021), with what was 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hushbot.intervals import IntArray
 from hushbot.targets.token_tree import Packed
 
 
@@ -50,27 +51,35 @@ def lay_out(trees: Sequence[Packed], lengths: Sequence[int], most_read: int) -> 
     sizes = [len(tree.ids) for tree in trees]
     longest = max(sizes)
     rows = _filled(sizes, lengths, longest, max(most_read, *lengths))
-    n_read = max(sum(lengths[tree] for tree in row) for row in rows)
-    ids, positions, ends, since, until = np.zeros((5, len(rows), longest), dtype=np.int64)
-    places: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = [np.zeros(0, dtype=np.int64)] * len(trees)
+    # Per tree: where its tokens start in its row and in all rows, and where its text does.
+    starts, firsts, since = np.zeros((3, len(trees)), dtype=np.int64)
+    n_read = 0
     for at, row in enumerate(rows):
         start = read = 0
         for number in row:
-            tree, end = trees[number], start + sizes[number]
-            ids[at, start:end] = tree.ids
-            positions[at, start:end] = tree.depths
-            positions[at, start:end] += lengths[number]
-            ends[at, start:end] = tree.ends
-            ends[at, start:end] += start
-            since[at, start:end] = read
-            read += lengths[number]
-            until[at, start:end] = read
-            places[number] = np.arange(at * longest + start, at * longest + end)
-            start = end
-    columns = np.arange(n_read)
-    behind = (columns >= since[..., None]) & (columns < until[..., None])
+            starts[number], firsts[number], since[number] = start, at * longest + start, read
+            start, read = start + sizes[number], read + lengths[number]
+        n_read = max(n_read, read)
+    # From here on per token, tree after tree.
+    places = np.arange(sum(sizes)) + np.repeat(firsts - starts_of(trees), sizes)
+
+    def laid(values: Iterable[int], per_tree: Sequence[int] | IntArray = ()) -> IntArray:
+        """Put a number per token of the trees, and one more for all of a tree, where the tokens stand."""
+        grid = np.zeros(len(rows) * longest, dtype=np.int64)
+        grid[places] = np.fromiter(values, dtype=np.int64, count=len(places))
+        if len(per_tree):
+            grid[places] += np.repeat(per_tree, sizes)
+        return grid.reshape(len(rows), longest)
+
+    each = chain.from_iterable
+    ids = laid(each(tree.ids for tree in trees))
+    positions = laid(each(tree.depths for tree in trees), lengths)
+    ends = laid(each(tree.ends for tree in trees), starts)
+    none = [0] * len(places)
+    texts, columns = (laid(none, since), laid(none, since + lengths)), np.arange(n_read)
+    behind = (columns >= texts[0][..., None]) & (columns < texts[1][..., None])
     mask = torch.cat([torch.from_numpy(behind), seen_within(torch.from_numpy(ends))], dim=2)
-    ids_, positions_, places_ = map(torch.from_numpy, (ids, positions, np.concatenate(places)))
+    ids_, positions_, places_ = map(torch.from_numpy, (ids, positions, places))
     return BranchRows(rows, ids_, positions_, mask, places_)
 
 

@@ -25,13 +25,17 @@ Law = Literal["phrase", "token"]
 
 
 def phrase_law(scores: FloatArray, temperature: float) -> FloatArray:
-    """Return the probability of each phrase from its log-probability as a whole; temperature 0 takes the best."""
+    """Return the probability of each phrase from its log-probability as a whole; temperature 0 takes the best.
+
+    Phrases of several texts are rows of a table.
+    """
     if not np.all(np.isfinite(scores)):
         raise AuditError("a phrase has a log-probability that is not finite; doubt the target")
     if temperature == 0:
-        return np.asarray(np.arange(len(scores)) == int(np.argmax(scores)), dtype=np.float64)
-    weights = np.exp((scores - scores.max()) / temperature)
-    return np.asarray(weights / weights.sum(), dtype=np.float64)
+        best = np.argmax(scores, axis=-1, keepdims=True)
+        return np.asarray(np.arange(scores.shape[-1]) == best, dtype=np.float64)
+    weights = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True), dtype=np.float64)
 
 
 def token_law(paths: Sequence[Sequence[int]], scores: Sequence[Sequence[float]], temperature: float) -> FloatArray:
@@ -57,8 +61,30 @@ def token_law(paths: Sequence[Sequence[int]], scores: Sequence[Sequence[float]],
 
 def split_count(chances: FloatArray, count: int, rng: np.random.Generator) -> dict[int, int]:
     """Return how many of some draws fall on each option, options without a draw left out."""
-    drawn = rng.multinomial(count, chances / chances.sum())
-    return {int(i): int(drawn[i]) for i in np.flatnonzero(drawn)}
+    drawn = rng.multinomial(count, chances / chances.sum()).tolist()
+    return {i: n for i, n in enumerate(drawn) if n}
+
+
+def accepted(
+    counts: dict[int, int], bounds: FloatArray, scores: FloatArray, temperature: float, rng: np.random.Generator
+) -> dict[int, int]:
+    """Return draws under the phrase law, made of draws under that of upper bounds of its scores.
+
+    It is rejection sampling: each draw is kept in proportion to how much of the bound there is, else made anew.
+
+    Args:
+        counts: How many draws fell on each phrase.
+        bounds: The log-probabilities that they were drawn with.
+        scores: The true ones, nowhere greater but for rounding.
+        temperature: Of the draws, above 0.
+        rng: Random numbers that nothing else was drawn with.
+    """
+    # A token that is all but certain may be rounded to more than that.
+    shares = np.exp(np.minimum(scores - bounds, 0.0) / temperature)
+    kept = {phrase: int(rng.binomial(count, shares[phrase])) for phrase, count in counts.items()}
+    anew = split_count(phrase_law(scores, temperature), sum(counts.values()) - sum(kept.values()), rng)
+    together = {phrase: kept.get(phrase, 0) + anew.get(phrase, 0) for phrase in sorted({*kept, *anew})}
+    return {phrase: count for phrase, count in together.items() if count}
 
 
 def generator(seed: int, position: int, key: bytes) -> np.random.Generator:

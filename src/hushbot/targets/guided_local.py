@@ -1,10 +1,15 @@
-"""Guided sampling from a model in this process: each distinct text is read once, all phrases of all texts in one pass.
+"""Guided sampling from a model in this process: each distinct text is read once, the phrases of many texts in one pass.
 
 Guarantees: the law of `guided`. The phrases that may follow a text are read as one tree behind the keys and values of
 that text, many texts at a time; the keys and values of the chosen phrases are kept
 (`TokenStore`: once, however many texts go on from them), so nothing is read twice but the last token of a text. Draws
-that share a text are counted, not repeated, inside free pieces too. The texts that are waiting go last in, first out,
-and what is remembered of them is bounded: the oldest are forgotten and read again.
+that share a text are counted, not repeated, inside free pieces too.
+The texts that are waiting go last in, first out, and what is remembered of them is bounded: the oldest are forgotten
+and read again.
+Under the phrase law, phrases that cannot have a millionth of the probability of the best one behind their text are not
+read to their end (`phrase_scores`). They are drawn by an upper bound of their probability; draws that do fall on one
+are sifted once the rest of it is read (rejection sampling), so the law is the same. The mass that is told of a choice
+counts their bounds: too much by at most that share for each, less than another size of batch changes.
 Phrase tokens are those that the tokenizer gives text and phrase together; where one of them straddles the end of the
 text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling
 (`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
@@ -18,19 +23,19 @@ independent draws is the chain rule of the multinomial distribution.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hushbot.errors import AuditError
 from hushbot.intervals import FloatArray
-from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_each
-from hushbot.targets.guided_law import Law, generator, phrase_law, split_count, token_law
+from hushbot.targets.guided_law import Law, accepted, generator, phrase_law, split_count, token_law
 from hushbot.targets.guided_rows import Row, Waiting, remembered
 from hushbot.targets.guided_texts import (
     END_OF_TEXT,
@@ -42,7 +47,7 @@ from hushbot.targets.guided_texts import (
     Node,
     end_of_piece,
 )
-from hushbot.targets.phrase_scores import phrase_scores
+from hushbot.targets.phrase_scores import Reading, begin, read_on
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
 from hushbot.targets.sampler import TokenFilter, decode, decode_after
 from hushbot.targets.token_store import TokenStore
@@ -50,7 +55,9 @@ from hushbot.targets.token_tree import leaf
 from hushbot.tokens import encode, start_token
 from hushbot.types import Decoding
 
-_CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
+MARGIN = math.log(1e6)
+"""How far below the best one, in log-probability, phrases may be left unread: a millionth of it is less than what
+another size of batch changes. Where a temperature above 1 lifts them, they must lie lower by as much."""
 
 
 @dataclass(slots=True, eq=False)
@@ -131,8 +138,19 @@ class GuidedSampler:
     def _choose(self, rows: Sequence[Row]) -> None:
         """Let texts with a choice to make go on."""
         plans = [self._plan(row) for row in rows]
-        for batch in self._batches(rows, plans):
-            self._choose_batch([rows[i] for i in batch], [plans[i] for i in batch])
+        texts = remembered(self.model, self._store, rows)
+        readings = begin(texts, [row.ids[-1] for row in rows], plans)
+        self._read_on(readings, self._margin)
+        for reading in readings:
+            self._choose_alike([rows[number] for number in reading.members], reading)
+
+    def _read_on(self, readings: Sequence[Reading], margin: float) -> None:
+        read_on(self.model, self._store, readings, margin=margin, batch_tokens=self.batch_tokens)
+
+    @property
+    def _margin(self) -> float:
+        # The token law asks for the tokens of every phrase.
+        return MARGIN * max(1.0, self.decoding.temperature) if self.law == "phrase" else math.inf
 
     def _plan(self, row: Row) -> Phrases:
         """Return the tree of phrases behind a row's tokens, changing those tokens where they do not fit."""
@@ -145,48 +163,32 @@ class GuidedSampler:
         self._check_length(row.node, len(ids) + max(map(len, plan.paths)))
         return plan
 
-    def _batches(self, rows: Sequence[Row], plans: Sequence[Phrases]) -> Iterator[list[int]]:
-        """Yield which rows to read together, the largest trees first: short ones fill up the rows beside long ones."""
-        most = _CPU_TOKENS if self.model.device.type == "cpu" else self.batch_tokens
-        batch: list[int] = []
-        text = n_tokens = 0
-        for i in sorted(range(len(rows)), key=lambda i: -len(plans[i].tree.ids)):
-            text, n_tokens = max(text, len(rows[i].ids)), n_tokens + len(plans[i].tree.ids)
-            if batch and (text * (len(batch) + 1) + n_tokens > self.batch_tokens or n_tokens > most):
-                yield batch
-                batch, text, n_tokens = [], len(rows[i].ids), len(plans[i].tree.ids)
-            batch.append(i)
-        yield batch
+    def _choose_alike(self, rows: Sequence[Row], reading: Reading) -> None:
+        """Let texts go on that have the same phrases."""
+        bounds, is_whole, chances = reading.bounds, reading.is_whole.tolist(), self._chances(reading)
+        drawn = []
+        for at, row in enumerate(rows):
+            rng = self._rng(row)
+            counts = split_count(chances[at], row.node.count, rng)
+            if not all(is_whole[at][phrase] for phrase in counts):
+                alone = reading.alone(at)
+                self._read_on([alone], math.inf)
+                counts = accepted(counts, bounds[at], alone.bounds[0], self.decoding.temperature, rng)
+            drawn.append(counts)
+        masses = np.exp(reading.bounds).sum(axis=1).tolist()
+        for row, slots, counts, mass in zip(rows, reading.slots.tolist(), drawn, masses, strict=True):
+            self._go_on(row, reading.plan, slots, counts, mass)
 
-    def _choose_batch(self, rows: Sequence[Row], plans: Sequence[Phrases]) -> None:
-        texts = remembered(self.model, self._store, rows)
-        scores, fresh = phrase_scores(self.model, texts, [row.ids[-1] for row in rows], plans)
-        drawn = [self._split(row, plan, values) for row, plan, values in zip(rows, plans, scores, strict=True)]
-        # Per row, where in its tree stands what its chosen phrases share with others, each token once.
-        kept = [
-            sorted({place for phrase in counts for place in plan.places[phrase]})
-            for plan, (counts, _) in zip(plans, drawn, strict=True)
-        ]
-        starts = starts_of([plan.tree for plan in plans])
-        chosen = [start + place for start, places in zip(starts, kept, strict=True) for place in places]
-        slots = self._store.add(fresh, chosen)
-        at = 0
-        for row, plan, (counts, mass), places in zip(rows, plans, drawn, kept, strict=True):
-            self._go_on(row, plan, counts, mass, dict(zip(places, slots[at : at + len(places)], strict=True)))
-            at += len(places)
-
-    def _split(self, row: Row, plan: Phrases, scores: FloatArray) -> tuple[dict[int, int], float]:
-        """Return how many of a row's draws take which phrase, and the probability of all phrases together."""
-        whole = plan.totals(scores)
+    def _chances(self, reading: Reading) -> FloatArray:
+        """Return per text the probability of each phrase."""
+        plan, temperature = reading.plan, self.decoding.temperature
         if self.law == "phrase":
-            chances = phrase_law(whole, self.decoding.temperature)
-        else:
-            by_path = [values.tolist() for values in plan.by_path(scores)]
-            chances = token_law(plan.paths, by_path, self.decoding.temperature)
-        return split_count(chances, row.node.count, self._rng(row)), float(np.exp(whole).sum())
+            return phrase_law(reading.bounds, temperature)
+        by_path = [[values.tolist() for values in plan.by_path(scores)] for scores in reading.scores]
+        return np.array([token_law(plan.paths, values, temperature) for values in by_path])
 
-    def _go_on(self, row: Row, plan: Phrases, counts: dict[int, int], mass: float, slots: dict[int, int]) -> None:
-        """Let a row's draws go on with their phrases; `slots` are those of the tree's places."""
+    def _go_on(self, row: Row, plan: Phrases, slots: list[int], counts: dict[int, int], mass: float) -> None:
+        """Let a row's draws go on with their phrases; `slots` are those of the tree's tokens."""
         if not isinstance(row.rule, Choice) or row.slots is None:
             raise TypeError("only choices have phrases, and only what was read goes on")
         masses = (*row.node.mass, mass)
@@ -201,7 +203,7 @@ class GuidedSampler:
         features, fresh = self.model.branch_features(texts, [leaf(row.ids[-1]) for row in rows])
         generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
         scores = law_logits(self.model.logits(features), self.decoding, generated)
-        slots = self._store.add(fresh, range(len(rows)))
+        slots = self._store.add(fresh)
         drawn = pick_each(scores, [self._rng(row).random(row.node.count) for row in rows])
         for row, tokens, read, slot in zip(rows, drawn, texts.slots, slots, strict=True):
             self._extend(row, dict(sorted(Counter(tokens).items())), [*read, slot])
@@ -213,9 +215,8 @@ class GuidedSampler:
             raise TypeError("only free pieces are written token by token")
         ended: dict[str, int] = {}
         for token, count in drawn.items():
-            node = replace(row.node, count=count)
             if token == self._end_token:
-                self._harvest.add(replace(node, text=node.text + self._piece(row, row.ids)), is_complete=False)
+                self._harvest.add(row.node.longer(self._piece(row, row.ids), count), is_complete=False)
                 continue
             ids, n_free = [*row.ids, token], row.n_free + 1
             is_full = n_free >= rule.max_new_tokens
@@ -226,14 +227,13 @@ class GuidedSampler:
                     ended[piece[:end]] = ended.get(piece[:end], 0) + count
                     continue
                 if end is not None or is_full:
-                    self._harvest.add(replace(node, text=node.text + piece[:end]), is_complete=False)
+                    self._harvest.add(row.node.longer(piece[:end], count), is_complete=False)
                     continue
             key = row.key_of(f"token {token}")
-            self._waiting.add(Row(node, rule, ids, read, key, n_free, row.head))
+            self._waiting.add(Row(row.node.longer("", count), rule, ids, read, key, n_free, row.head))
         before = self._piece(row, row.ids) if ended else ""
         for piece, count in ended.items():
-            node = replace(row.node, text=row.node.text + piece, count=count)
-            self._end_piece(row, node, is_before_token=piece == before)
+            self._end_piece(row, row.node.longer(piece, count), is_before_token=piece == before)
 
     def _end_piece(self, row: Row, node: Node, *, is_before_token: bool) -> None:
         """Let a text go on behind its finished free piece, in the tokenizer's own spelling.

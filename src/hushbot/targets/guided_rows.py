@@ -10,7 +10,7 @@ Voids it: nothing here; that a text's tokens are its own is up to who makes rows
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hushbot.targets.causal_lm import CausalLM
@@ -90,10 +90,9 @@ class Waiting:
                 excess -= held.pop(id(row.slots), 0)
                 row.slots = None
 
-    def remembered(self) -> list[list[int]]:
-        """Return the slots of what is remembered, once where rows share it."""
-        held = {id(row.slots): row.slots for row in (*self._choices, *self._free) if row.slots is not None}
-        return list(held.values())
+    def remembered(self) -> Iterator[list[int]]:
+        """Yield the slots of what is remembered, once where rows share it."""
+        yield from {id(row.slots): row.slots for row in (*self._choices, *self._free) if row.slots is not None}.values()
 
 
 def remembered(model: CausalLM, store: TokenStore, rows: Sequence[Row]) -> StoredTexts:

@@ -87,6 +87,10 @@ class Node:
     count: int
     mass: tuple[float, ...] = ()
 
+    def longer(self, text: str, count: int) -> Node:
+        """Return some of them, which go on with a text."""
+        return Node(self.position, self.text + text, count, self.mass)
+
 
 class Harvest:
     """The finished texts of each prompt, counted, and what was asked on the way to them."""

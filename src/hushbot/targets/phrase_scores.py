@@ -1,44 +1,178 @@
-"""How probable phrases are behind texts, all phrases of all texts in one pass.
+"""How probable phrases are behind texts, read as far as it matters.
 
 Guarantees: a phrase's tokens have the log-probabilities that the model gives them behind the whole text; what phrases
-share is read once.
+share is read once, and so is every other token, whatever is asked later. Where trees are large they are first read to
+where they branch, then on towards the phrases that may still be as probable as a given share of the most probable one.
+What a phrase has then is its log-probability, or, if it was left unread, an upper bound of it that is below that share.
 
 Voids it: a model that cannot read trees behind a memory (`CausalLM.supports_branches` measures this).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
-from hushbot.intervals import FloatArray
-from hushbot.targets.branch_rows import starts_of
+from hushbot.intervals import FloatArray, IntArray
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.phrase_trees import Phrases
-from hushbot.targets.row_cache import KeysValues
 from hushbot.targets.scorer import log_probabilities
-from hushbot.targets.token_store import StoredTexts
+from hushbot.targets.token_store import StoredTexts, TokenStore
+from hushbot.targets.tree_parts import BoolArray, Part
+
+_CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
+_CPU_TOKENS_A_PASS = 256
+"""So many tokens are read at once: what could be saved would not pay for a pass more. Elsewhere than on a CPU it is
+`_TOKENS_A_PASS`, which was not measured."""
+_TOKENS_A_PASS = 1024
 
 
-def phrase_scores(
-    model: CausalLM, texts: StoredTexts, last: Sequence[int], plans: Sequence[Phrases]
-) -> tuple[list[FloatArray], KeysValues]:
-    """Score all phrases behind all texts in one pass.
+@dataclass(slots=True, eq=False)
+class Reading:
+    """How far the phrases behind some texts are read that all have the same ones."""
+
+    plan: Phrases
+    members: list[int]
+    """Which of the caller's texts they are."""
+    texts: list[list[int]]
+    """Per text the slots of its tokens but the last."""
+    last: list[int]
+    """That token, which the tree starts with."""
+    scores: FloatArray
+    """Per text and edge its log-probability, 0 where it is not known yet."""
+    slots: IntArray
+    """Per text and token of the tree where it is stored, 0 where it was not read yet."""
+
+    @property
+    def bounds(self) -> FloatArray:
+        """Return per text and phrase its log-probability, or an upper bound of it where not all of it was read."""
+        return self.plan.totals(self.scores)
+
+    @property
+    def is_whole(self) -> BoolArray:
+        """Return per text which phrases were read to their end."""
+        return np.asarray(self.slots[:, self.plan.lasts] > 0)
+
+    def alone(self, at: int) -> Reading:
+        """Return one of the texts; what is read of it is read of this one, too."""
+        own = slice(at, at + 1)
+        return Reading(self.plan, self.members[own], self.texts[own], self.last[own], self.scores[own], self.slots[own])
+
+    def left(self, margin: float) -> list[_Item]:
+        """Return what is to be read next: towards phrases that may be at most `margin` below the most probable one.
+
+        Texts that are read on by the same part stand side by side.
+        """
+        if self.slots.all():
+            return []
+        bounds, is_read = self.bounds, self.slots > 0
+        is_wanted = ~self.is_whole & (bounds > bounds.max(axis=1, keepdims=True) - margin)
+        by_part: dict[int, list[_Item]] = {}
+        for at in np.flatnonzero(is_wanted.any(axis=1)).tolist():
+            for part in self.plan.parts.behind(is_read[at], is_wanted[at]):
+                by_part.setdefault(id(part), []).append(_Item(self, at, part))
+        return [item for items in by_part.values() for item in items]
+
+
+class _Item(NamedTuple):
+    """A part that one text of a reading is to be read on by."""
+
+    reading: Reading
+    at: int
+    part: Part
+
+
+def begin(texts: StoredTexts, last: Sequence[int], plans: Sequence[Phrases]) -> list[Reading]:
+    """Return phrases of which nothing was read, one reading for all texts that have the same ones.
 
     Args:
-        model: What to score with.
         texts: What the model has read of each text, its last token left out.
         last: That token.
         plans: The phrases behind each text.
-
-    Returns:
-        Per text the log-probabilities of its edges (`Phrases.totals` adds them up), and the keys and values of all
-        trees, tree after tree, of shape (tokens, heads, width).
     """
-    trees = [plan.tree._replace(ids=[token, *plan.tree.ids[1:]]) for token, plan in zip(last, plans, strict=True)]
-    features, fresh = model.branch_features(texts, trees)
-    places = np.concatenate([plan.edges.places + at for at, plan in zip(starts_of(trees), plans, strict=True)])
-    tokens = np.concatenate([plan.edges.tokens for plan in plans])
-    values = log_probabilities(model, features, places, tokens).double().cpu().numpy()
-    return np.split(values, np.cumsum([len(plan.edges.tokens) for plan in plans])[:-1]), fresh
+    members: dict[int, list[int]] = {}
+    for number, plan in enumerate(plans):
+        members.setdefault(id(plan), []).append(number)
+    readings = []
+    for numbers in members.values():
+        plan = plans[numbers[0]]
+        own, ends = [texts.slots[number] for number in numbers], [last[number] for number in numbers]
+        scores = np.zeros((len(numbers), len(plan.edges.tokens)))
+        slots = np.zeros((len(numbers), len(plan.tree.ids)), dtype=np.intp)
+        readings.append(Reading(plan, numbers, own, ends, scores, slots))
+    return readings
+
+
+def read_on(
+    model: CausalLM, store: TokenStore, readings: Sequence[Reading], *, margin: float = math.inf, batch_tokens: int
+) -> None:
+    """Read phrases on, and keep all that is read in the store.
+
+    Args:
+        model: What to score with.
+        store: Holds what the model has read.
+        readings: How far it has come; changed in place.
+        margin: How far below the most probable phrase of its text, in log-probability, a phrase may be left unread.
+        batch_tokens: Most tokens of a pass, what texts have read included.
+    """
+    is_cpu = model.device.type == "cpu"
+    most = _CPU_TOKENS if is_cpu else batch_tokens
+    n_tokens = sum(reading.slots.size for reading in readings)
+    is_whole = math.isinf(margin) or n_tokens <= (_CPU_TOKENS_A_PASS if is_cpu else _TOKENS_A_PASS)
+    todo: list[_Item] = []
+    for reading in readings:
+        if reading.slots.any():
+            todo += reading.left(margin)
+        else:
+            (part,) = reading.plan.parts.whole if is_whole else reading.plan.parts.crown
+            todo += [_Item(reading, at, part) for at in range(len(reading.texts))]
+    while todo:
+        for batch in _batches(todo, batch_tokens, most):
+            _read(model, store, batch)
+        todo = [item for reading in readings for item in reading.left(margin)]
+
+
+def _batches(todo: Sequence[_Item], batch_tokens: int, most: int) -> Iterator[list[_Item]]:
+    """Yield what to read together, the largest trees first: short ones fill up the rows beside long ones."""
+    batch: list[_Item] = []
+    text = n_tokens = 0
+    for item in sorted(todo, key=lambda item: -len(item.part.tree.ids)):
+        n_text = len(item.reading.texts[item.at]) + max(1, len(item.part.above))
+        n_new = len(item.part.tree.ids)
+        text, n_tokens = max(text, n_text), n_tokens + n_new
+        if batch and (text * (len(batch) + 1) + n_tokens > batch_tokens or n_tokens > most):
+            yield batch
+            batch, text, n_tokens = [], n_text, n_new
+        batch.append(item)
+    yield batch
+
+
+def _read(model: CausalLM, store: TokenStore, batch: Sequence[_Item]) -> None:
+    """Read some parts in one pass."""
+    texts = [[*reading.texts[at], *reading.slots[at, part.above].tolist()] for reading, at, part in batch]
+    trees = [
+        part.tree if part.above else part.tree._replace(ids=[reading.last[at], *part.tree.ids[1:]])
+        for reading, at, part in batch
+    ]
+    features, fresh = model.branch_features(StoredTexts(store, texts), trees)
+    slots = np.array(store.add(fresh))
+    # Texts that are read on by the same part stand side by side: what they hold is a table.
+    runs = [list(run) for _, run in groupby(batch, key=lambda item: (id(item.reading), id(item.part)))]
+    tokens, places, n_read = [], [], 0
+    for run in runs:
+        reading, _, part = run[0]
+        rows, n = [[at] for _, at, _ in run], len(part.places)
+        heads = n_read + n * np.arange(len(run))[:, None]
+        reading.slots[rows, part.places] = slots[heads + np.arange(n)]
+        places.append((heads + part.starts).ravel())
+        tokens.append(np.tile(part.tokens, len(run)))
+        n_read += n * len(run)
+    values = log_probabilities(model, features, np.concatenate(places), np.concatenate(tokens)).double().cpu().numpy()
+    for run, table in zip(runs, np.split(values, np.cumsum([len(part) for part in places])[:-1]), strict=True):
+        reading, _, part = run[0]
+        reading.scores[[[at] for _, at, _ in run], part.edges] = table.reshape(len(run), -1)

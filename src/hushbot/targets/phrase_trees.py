@@ -19,6 +19,7 @@ import numpy as np
 from hushbot.intervals import FloatArray, IntArray
 from hushbot.prompts import pieces
 from hushbot.targets.token_tree import Packed, pack
+from hushbot.targets.tree_parts import TreeParts
 from hushbot.tokens import encode, encode_pieces, encode_with_spans
 
 _MOST_KNOWN = 4096
@@ -40,14 +41,18 @@ class Phrases(NamedTuple):
     """Of a token that stands for the last of the text, and each path without its last token."""
     edges: Edges
     """The tokens that are scored in it."""
+    lasts: IntArray
+    """Per phrase, where in the tree the last token stands that must be read to score all of it."""
+    parts: TreeParts
+    """The tree, cut so that it can be read part by part."""
 
     def by_path(self, scores: FloatArray) -> list[FloatArray]:
         """Return the scores of each path's tokens from those of the edges."""
         return np.split(scores[self.edges.of_paths], np.cumsum([len(path) for path in self.paths])[:-1])
 
     def totals(self, scores: FloatArray) -> FloatArray:
-        """Return the score of each phrase, the sum of its tokens', from those of the edges."""
-        return np.asarray(np.add.reduceat(scores[self.edges.of_phrases], self.edges.starts))
+        """Return the score of each phrase, the sum of its tokens', from those of the edges; the last axis is theirs."""
+        return np.asarray(np.add.reduceat(scores[..., self.edges.of_phrases], self.edges.starts, axis=-1))
 
 
 class Edges(NamedTuple):
@@ -186,7 +191,7 @@ class PhraseTrees:
 def _last_piece(text: str) -> str:
     """Return the piece that more text would lengthen; empty where more would begin one."""
     line = text[text.rfind("\n") + 1 :]
-    return "" if pieces(f"{line}x")[-1] == "x" else pieces(line)[-1]
+    return pieces(f"{line}x")[-1][:-1]
 
 
 def _blank_before(text: str, end: int) -> int:
@@ -201,7 +206,9 @@ def _as_tree(paths: list[list[int]], firsts: list[int]) -> Phrases:
     order = sorted(range(len(paths)), key=lambda i: paths[i])
     tree = pack([[0, *paths[i][:-1]] for i in order])
     places = [places for _, places in sorted(zip(order, tree.paths, strict=True))]
-    return Phrases(paths, firsts, places, tree, _edges(paths, firsts, places))
+    edges = _edges(paths, firsts, places)
+    lasts = np.array([path[-1] for path in places])
+    return Phrases(paths, firsts, places, tree, edges, lasts, TreeParts(tree, places, edges.places, edges.tokens))
 
 
 def _edges(paths: list[list[int]], firsts: list[int], places: list[list[int]]) -> Edges:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hushbot.targets.row_cache import KeysValues
@@ -47,8 +48,10 @@ class TokenStore:
         """Hold the first n tokens of a text that was read, tensors of shape (heads, tokens, width); return slots."""
         return self._append([(keys[:, :n].transpose(0, 1), values[:, :n].transpose(0, 1)) for keys, values in memory])
 
-    def add(self, fresh: KeysValues, chosen: Sequence[int]) -> list[int]:
-        """Hold some tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
+    def add(self, fresh: KeysValues, chosen: Sequence[int] | None = None) -> list[int]:
+        """Hold all or some tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
+        if chosen is None:
+            return self._append(fresh)
         which = torch.tensor(chosen, dtype=torch.long)
         return self._append([(keys[which.to(keys.device)], values[which.to(values.device)]) for keys, values in fresh])
 
@@ -117,8 +120,10 @@ class BranchCache:
         self._longest = max(map(len, rows))
         self._layers = store.layers
         # Slots of padding are those of zeros: a masked NaN would still poison the weighted sum.
-        table = [[*row, *[0] * (self._longest - len(row))] for row in rows]
-        self._index = torch.tensor(table, dtype=torch.long, device=self._layers[0][0].device)
+        table = np.zeros((len(rows), self._longest), dtype=np.int64)
+        for at, row in enumerate(rows):
+            table[at, : len(row)] = row
+        self._index = torch.from_numpy(table).to(self._layers[0][0].device)
         self._passed: KeysValues = list(self._layers)
 
     def update(
@@ -144,9 +149,13 @@ class BranchCache:
         return self._longest
 
     def _behind(self, stored: Tensor, fresh: Tensor) -> Tensor:
-        index = self._index.to(stored.device)  # the layers of a large model may lie on several devices
-        found = stored.index_select(0, index.flatten()).view(*index.shape, *stored.shape[1:])
-        return torch.cat([found.transpose(1, 2), fresh], dim=2)
+        n_rows, _, n_new, _ = fresh.shape
+        # Room for the new ones is gathered, too (the zeros), which spares a copy of all; layers may lie on several
+        # devices.
+        index = F.pad(self._index, (0, n_new)).to(stored.device)
+        found = stored.index_select(0, index.flatten()).view(n_rows, -1, *stored.shape[1:])
+        found[:, self._longest :] = fresh.transpose(1, 2)
+        return found.transpose(1, 2)
 
 
 def _zeros(like: Tensor, n_slots: int) -> Tensor:
