@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/hushbot compare experiment=demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not long"
 
 # What takes longer than a test run may: more kills of more launchers and processes.
 long: $(STAMP)
