@@ -295,10 +295,10 @@ def growth(n: int) -> int | None:
 
     loaded = TinyBackbone(max_length=1024).load()
     bot = LocalTarget(loaded.model, loaded.tokenizer)
-    # Neighbours in the alphabet share more and make larger trees, so a few are taken as they stand among many, and from
-    # several places: which thousand it is matters.
+    # Neighbours in the alphabet share more and make larger trees, so a few are taken as they stand among many. It
+    # matters which they are, and many are read a thousand at a time: each thousand of them is a few once.
     candidates = sorted(made_up_states(load_corpus(), MANY))
-    sets = [candidates] if n == MANY else [candidates[start : start + n] for start in range(0, MANY, MANY // 20)]
+    sets = [candidates[start : start + n] for start in range(0, MANY, n)]
     prefixes = [STATE_MARKER] * n
     for _ in range(2):  # what is loaded and kept once is no part of either
         audited(bot, candidates[:FEW])

@@ -74,6 +74,8 @@ def test_two_processes_make_the_run_of_one(tmp_path: Path) -> None:
     for said in ("epoch 1/2", "epoch 2/2", "training turn_level on 7 dialogues", "measuring the utility of"):
         assert two.stderr.count(said) == one.stderr.count(said) == 1
     assert "Traceback" not in two.stderr
+    for run in (one, two):
+        assert run.stdout.startswith("utility and leakage"), run.stdout  # no library says anything before it
 
     # The same run with another number of processes is the same run: nothing is done again, nothing is refused.
     again = hushbot(tmp_path, *MICRO, "run=two")

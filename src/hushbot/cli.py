@@ -15,6 +15,7 @@ import typer
 
 from hushbot.errors import ConfigError, HushbotError
 from hushbot.machine_faults import machine_faults
+from hushbot.quiet_libraries import quieten_deepspeed
 
 EPILOG = "Overrides are Hydra's: key=value, group=option, +key=value. Exit codes: 0 done, 1 error, 2 configuration."
 app = typer.Typer(
@@ -183,6 +184,7 @@ def cell(path: Path, parent: int | None = None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; `arguments` defaults to the process's own."""
+    quieten_deepspeed()
     return guarded(lambda: app(args=arguments, standalone_mode=False))
 
 

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 from hushbot.errors import ConfigError, HushbotError, MachineError
 from hushbot.launching.worker import end_with, signal_name, stop_process
 from hushbot.machine_faults import machine_faults
+from hushbot.quiet_libraries import quieten_deepspeed
 
 _GRACE_SECONDS = 20.0
 """How long to wait for what the others have to say, once a connection broke here: who broke it off ends soon."""
@@ -244,6 +245,7 @@ def _main() -> None:
     rank, answer, parent = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(parent)
+    quieten_deepspeed()
     _work(rank, os.fdopen(answer, "wb"))
 
 

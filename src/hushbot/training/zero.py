@@ -19,7 +19,6 @@ would count backward passes itself, and a step would have to have the same numbe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +30,7 @@ from lightning_fabric.plugins.environments.cluster_environment import ClusterEnv
 from torch import Tensor, nn
 
 from hushbot.errors import ConfigError
+from hushbot.quiet_libraries import quieten_deepspeed
 from hushbot.training.joint import JointStrategy
 
 _BUCKET = 1 << 25
@@ -188,6 +188,7 @@ def _deepspeed(device: torch.device) -> Any:
     Raises:
         ConfigError: It has been imported before, and has chosen another kind of device.
     """
+    quieten_deepspeed()
     import deepspeed
 
     chosen = deepspeed.accelerator.get_accelerator().device_name()
@@ -196,6 +197,5 @@ def _deepspeed(device: torch.device) -> Any:
             f"strategy=deepspeed: DeepSpeed computes on {chosen}, trainer.accelerator on {device.type}; set the "
             f"environment variable DS_ACCELERATOR={device.type}"
         )
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     deepspeed.ops.__compatible_ops__ = {}
     return deepspeed
