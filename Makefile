@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/hushbot compare experiment=demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 
 # What takes longer than a test run may: more kills of more launchers and processes.
 long: $(STAMP)
@@ -35,11 +35,12 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
-# torch first and by its pin: without one, pip may pull several gigabytes of another build.
+# torch first and by its pin: without one, pip may pull several gigabytes of another build. Not compiled, for that takes
+# as long as all the rest, and Python compiles what it imports.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,smollm2]'
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch setuptools wheel
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,smollm2]'
 	touch $(STAMP)
 
 clean:

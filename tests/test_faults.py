@@ -105,7 +105,7 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_bytes", [3_000, 700_000])
+@pytest.mark.parametrize("most_bytes", [3_000, pytest.param(700_000, marks=pytest.mark.long)])
 def test_a_training_that_may_write_no_large_file_says_so(tmp_path: Path, most_bytes: int) -> None:
     command = [sys.executable, "-m", "hushbot.cli", "train", *SMALL, "recipe=turn_level", f"run={tmp_path / 'run'}"]
     process = subprocess.run(

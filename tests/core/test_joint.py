@@ -420,7 +420,8 @@ def test_a_bot_of_which_nobody_has_all_cannot_be_looked_at(train: Train, strateg
 
 
 @NEEDS_DEEPSPEED
-@pytest.mark.parametrize("strategy", ["deepspeed", pytest.param("deepspeed_stage_3", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["deepspeed", "deepspeed_stage_3"])
 def test_a_step_that_deepspeed_would_leave_out_is_an_error(train: Train, strategy: str) -> None:
     settings = replace(SETTINGS, learning_rate=1e30)
     with pytest.raises(HushbotError, match=r"step 2: the gradient norm is (nan|inf), must be finite"):

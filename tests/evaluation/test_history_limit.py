@@ -255,7 +255,7 @@ def test_room_is_exactly_what_the_target_takes(
             target.sample([prompt], n=1, max_new_tokens=room + 1, decoding=GREEDY, seed=0)
 
 
-@pytest.mark.parametrize("learns_changes", [False, True])
+@pytest.mark.parametrize("learns_changes", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_prompt_is_too_long_for_a_model_whose_context_training_filled(
     full_bot: tuple[Path, LocalTarget], dialogues: Sequence[Dialogue], learns_changes: bool
 ) -> None:
