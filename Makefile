@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/hushbot compare experiment=demo
 
+# Tests start hushbot some hundred times: that its modules are compiled once needs leave to write them down.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 
 # What takes longer than a test run may: more kills of more launchers and processes.
 long: $(STAMP)
@@ -35,12 +36,11 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
-# torch first and by its pin: without one, pip may pull several gigabytes of another build. Not compiled, for that takes
-# as long as all the rest, and Python compiles what it imports.
+# torch first and by its pin: without one, pip may pull several gigabytes of another build.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch setuptools wheel
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,smollm2]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,smollm2]'
 	touch $(STAMP)
 
 clean:
