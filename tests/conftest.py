@@ -7,6 +7,7 @@ words with the blanks before them, so that every score can be worked out by hand
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import re
@@ -56,6 +57,17 @@ POPULATION: Pools = {
     ("train", "day"): ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
 }
 """What people ask for; a table time is asked for by at most one person, everything else by many."""
+
+
+def pytest_sessionstart() -> None:
+    """Look for no rubbish while thousands of tests are collected."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for rubbish from now on, but never among what was collected and imported, which stays."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure() -> None:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     {"types", "errors"},
     {"schema", "prompts", "stats", "intervals", "protocols", "tokens", "masking", "multiplicity", "one_run"}
-    | {"values", "permutation", "discretion", "machine_faults", "quiet_libraries"},
+    | {"values", "permutation", "discretion", "machine_faults", "quiet_libraries", "heavy_imports"},
     {"training", "targets", "serving", "corpora", "run", "composition", "launching", "storage"}
     | {"installation"}
     | {"plain_yaml", "report_hash"},

@@ -154,7 +154,7 @@ def existing_cluster() -> Iterator[Mapping[str, str]]:
     [
         pytest.param((), id="local", marks=pytest.mark.long),
         pytest.param(EXISTING_RAY, id="ray"),
-        pytest.param(SLURM, id="slurm"),
+        pytest.param(SLURM, id="slurm", marks=pytest.mark.long),
     ],
 )
 def test_a_worker_killed_in_training_goes_on_elsewhere_with_the_same_result(

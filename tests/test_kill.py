@@ -174,7 +174,7 @@ def finished(folder: Path) -> dict[str, dict[Path, tuple[int, bytes]]]:
     return runs
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_command_that_is_killed_again_and_again_ends_like_one_that_is_not(
     seed: int, nursery: Nursery, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:

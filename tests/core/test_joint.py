@@ -140,7 +140,7 @@ def entries(folder: Path) -> list[str]:
         "ddp",
         "fsdp",
         pytest.param("deepspeed_stage_1", marks=[NEEDS_DEEPSPEED, pytest.mark.long]),
-        pytest.param("deepspeed", marks=NEEDS_DEEPSPEED),
+        pytest.param("deepspeed", marks=[NEEDS_DEEPSPEED, pytest.mark.long]),
         pytest.param("deepspeed_stage_3", marks=NEEDS_DEEPSPEED),
     ],
 )
@@ -189,7 +189,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "ddp",
+        pytest.param("ddp", marks=pytest.mark.long),
         "fsdp",
         pytest.param("deepspeed_stage_1", marks=[NEEDS_DEEPSPEED, pytest.mark.long]),
         pytest.param("deepspeed", marks=[NEEDS_DEEPSPEED, pytest.mark.long]),
@@ -228,7 +228,7 @@ def test_an_adapter_and_early_stopping_end_at_the_same_weights(
     "legs",
     [
         [(2, "fsdp"), (2, "ddp"), (1, "auto")],
-        [(1, "auto"), (2, "fsdp")],
+        pytest.param([(1, "auto"), (2, "fsdp")], marks=pytest.mark.long),
         pytest.param([(2, "deepspeed_stage_1"), (2, "deepspeed_stage_3"), (1, "auto")], marks=NEEDS_DEEPSPEED),
         pytest.param(
             [(1, "auto"), (2, "deepspeed"), (3, "deepspeed_stage_3")], marks=[NEEDS_DEEPSPEED, pytest.mark.long]

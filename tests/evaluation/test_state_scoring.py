@@ -262,7 +262,10 @@ def expected_scores(shared_dir: Path) -> Any:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("system", ["damd", "augpt", "soloist", "dots", "ubar", "pptod"])
+@pytest.mark.parametrize(
+    "system",
+    ["damd", "pptod", *(pytest.param(name, marks=pytest.mark.long) for name in ("augpt", "soloist", "dots", "ubar"))],
+)
 def test_published_predictions_get_their_published_scores(
     shared_dir: Path, gold_2_1: dict[str, list[DialogueState | None]], expected_scores: Any, system: str
 ) -> None:

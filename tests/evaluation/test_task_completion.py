@@ -219,7 +219,10 @@ def rates_by_domain(results: Sequence[Completion]) -> dict[str, dict[str, float]
     }
 
 
-@pytest.mark.parametrize("system", ["damd", "augpt", "soloist", "dots", "ubar", "pptod"])
+@pytest.mark.parametrize(
+    "system",
+    ["damd", "pptod", *(pytest.param(name, marks=pytest.mark.long) for name in ("augpt", "soloist", "dots", "ubar"))],
+)
 def test_published_systems_get_their_published_scores(bar: Bar, system: str) -> None:
     expected = json.loads((bar.folder / "expected_scores.json").read_text(encoding="utf-8"))[system]
     with gzip.open(bar.folder / f"{system}.json.gz", "rt", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ from typing import Any
 from hushbot.commands.train import say
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
+from hushbot.heavy_imports import heavy_imports
 from hushbot.machine_faults import machine_faults
 from hushbot.run import RunDirectory, config_sha256
 from hushbot.types import AuditReport
@@ -16,8 +17,9 @@ from hushbot.types import AuditReport
 
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, attack, print the table."""
-    from hushbot.evaluation.audited import chosen
-    from hushbot.evaluation.report import print_end, print_summary, write_page
+    with heavy_imports():
+        from hushbot.evaluation.audited import chosen, load_target  # noqa: F401  (and all that loads a bot)
+        from hushbot.evaluation.report import print_end, print_summary, write_page
 
     config, audited = chosen(compose("audit", overrides, config_dir=config_dir), trust)
     path = out_path(config)

@@ -12,6 +12,7 @@ from typing import Any
 from hushbot.commands.train import say
 from hushbot.composition import compose, plain_problems
 from hushbot.errors import ConfigError
+from hushbot.heavy_imports import heavy_imports
 from hushbot.run import RunDirectory
 
 
@@ -19,10 +20,11 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     """Load the bot and talk."""
     check(config := compose("chat", overrides, config_dir=config_dir))
     audited = RunDirectory.open(config["run"])
-    from hushbot.evaluation.chatting import load_chat
-    from hushbot.evaluation.suite import quieten
-    from hushbot.evaluation.talk_lines import HELP, WIDTH, converse, printer
-    from hushbot.evaluation.talking import Talk
+    with heavy_imports():
+        from hushbot.evaluation.chatting import load_chat
+        from hushbot.evaluation.suite import quieten
+        from hushbot.evaluation.talk_lines import HELP, WIDTH, converse, printer
+        from hushbot.evaluation.talking import Talk
 
     quieten()
     chat, name = load_chat(audited, config["inference"], trust)

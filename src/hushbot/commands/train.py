@@ -9,6 +9,7 @@ from typing import Any
 
 from hushbot.composition import compose, decisive
 from hushbot.errors import HushbotError
+from hushbot.heavy_imports import heavy_imports
 from hushbot.machine_faults import machine_faults
 from hushbot.run import config_sha256
 from hushbot.storage import read_json
@@ -18,11 +19,11 @@ from hushbot.types import AuditReport
 
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, run, and print the table."""
-    from hushbot.evaluation.report import print_end, print_summary
-
     config = compose("train", overrides, config_dir=config_dir)
     path = run_path(config, trust)
     report = run(config, path, trust)
+    from hushbot.evaluation.report import print_end, print_summary
+
     print_summary([report])
     print_end(report, path)
 
@@ -37,10 +38,12 @@ def run_path(config: Mapping[str, Any], trust: Sequence[str] = ()) -> Path:
 
 def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> AuditReport:
     """Train and audit into a run directory, resuming what is there."""
-    from hushbot.composition import build
-    from hushbot.discretion import discreet
-    from hushbot.evaluation import making, suite
-    from hushbot.evaluation.report import write_page
+    with heavy_imports():
+        import hushbot.training.joint  # noqa: F401  (what trains, which is asked for only if there is something to train)
+        from hushbot.composition import build
+        from hushbot.discretion import discreet
+        from hushbot.evaluation import making, suite
+        from hushbot.evaluation.report import write_page
 
     page = path / "report.html"
     suite.check(config, trust)

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from hushbot.errors import ConfigError, HushbotError, MachineError
+from hushbot.heavy_imports import heavy_imports
 from hushbot.launching.worker import end_with, signal_name, stop_process
 from hushbot.machine_faults import machine_faults
 from hushbot.quiet_libraries import quieten_deepspeed
@@ -232,7 +233,8 @@ def _work(rank: int, answer: BinaryIO) -> None:
 def _take() -> tuple[Callable[[Any, int], object], object]:
     """Return what is to be done."""
     try:
-        function, request = pickle.load(sys.stdin.buffer)
+        with heavy_imports():
+            function, request = pickle.load(sys.stdin.buffer)
     except (AttributeError, ImportError) as error:
         raise ConfigError(
             f"another process of this run cannot import what it is to work with: {error}; put it into a module, or use "
