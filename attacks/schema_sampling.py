@@ -20,6 +20,7 @@ Source: Task-oriented dialogue state extraction, section IV-B2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -35,6 +36,8 @@ from hushbot.types import Decoding
 
 VALUE_ENDS = ",)"
 """What ends a value, where no backslash stands before it."""
+_MEANS_SOMETHING = re.compile(r"\\.|[(=,)]", re.DOTALL)
+"""What a state text may be cut at; a backslash takes with it what it escapes."""
 MAX_TRIPLETS = 24
 """Longest state: twice what people ask for."""
 MAX_VALUE_TOKENS = 32
@@ -116,16 +119,14 @@ def _read(body: str) -> _Place:
     used: dict[str, list[str]] = {}
     domain: str | None = None
     slot: str | None = None
-    start, escaped, needs_slot = 0, False, False
-    for i, character in enumerate(body):
-        if escaped or character == "\\":
-            escaped = not escaped
-            continue
+    start, needs_slot = 0, False
+    for found in _MEANS_SOMETHING.finditer(body):
+        character = found[0]
         if domain is None and character == "(":
-            domain = body[start : i + 1].strip()
+            domain = body[start : found.end()].strip()
             used.setdefault(domain, [])
         elif domain is not None and slot is None and character == "=":
-            slot, needs_slot = body[start : i + 1].strip(), False
+            slot, needs_slot = body[start : found.end()].strip(), False
             used[domain].append(slot)
         elif domain is not None and character == ")":
             domain, slot = None, None
@@ -133,7 +134,7 @@ def _read(body: str) -> _Place:
             slot, needs_slot = None, True
         else:
             continue
-        start = i + 1
+        start = found.end()
     return _Place(domain, slot, body[start:] if slot is not None else "", used, needs_slot)
 
 

@@ -54,7 +54,7 @@ from hushbot.prompts import STATE_MARKER, domain_opening, render_state, slot_ope
 from hushbot.targets.guided import Choice, Free, Grammar, end_of_piece, sample_guided
 from hushbot.targets.guided_local import MARGIN
 from hushbot.targets.local import LocalTarget
-from hushbot.targets.phrase_scores import Reading, begin, read_on
+from hushbot.targets.phrase_scores import End, Reading, begin, read_on
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
 from hushbot.targets.scorer import log_probabilities
 from hushbot.targets.token_store import StoredTexts, TokenStore
@@ -145,7 +145,7 @@ def make_decision(target: LocalTarget, grammar: Grammar, texts: Sequence[str]) -
 
 
 def by_tree(target: LocalTarget, decision: Decision, margin: float) -> list[Reading]:
-    readings = begin(decision.texts, [ids[-1] for ids in decision.ids], decision.plans)
+    readings = begin(target.causal_lm, decision.texts, [End(ids[-1]) for ids in decision.ids], decision.plans)
     read_on(target.causal_lm, decision.texts.store, readings, margin=margin, batch_tokens=target.batch_tokens)
     return readings
 

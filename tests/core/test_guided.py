@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
 from hushbot.errors import AuditError, ConfigError
 from hushbot.targets.guided import (
@@ -30,7 +31,7 @@ from hushbot.targets.guided import (
     split_count,
     token_law,
 )
-from hushbot.targets.guided_law import accepted
+from hushbot.targets.guided_law import Lot, accepted, split_counts
 from hushbot.targets.guided_texts import Node as Drawn
 from hushbot.targets.guided_texts import merged
 from hushbot.targets.places import Place
@@ -171,6 +172,34 @@ def test_draws_under_bounds_that_were_the_scores_stay() -> None:
     assert accepted({0: 7, 2: 5}, scores, scores, 1.0, np.random.default_rng(0)) == {0: 7, 2: 5}
     # A score may be rounded to more than its bound.
     assert accepted({0: 7, 2: 5}, scores, scores + 1e-7, 1.0, np.random.default_rng(0)) == {0: 7, 2: 5}
+
+
+def test_single_draws_fall_on_options_as_their_chances_say() -> None:
+    lots = [Lot(0, 0, str(number).encode()) for number in range(10_000)]
+    chances = np.tile([0.0, 0.5, 0.25, 0.0, 0.25, 0.0], (len(lots), 1))
+    drawn = split_counts(chances, [1] * len(lots), lots)
+    assert all(sum(counts.values()) == 1 for counts in drawn)
+    shares = Counter(option for counts in drawn for option in counts)
+    assert shares.keys() == {1, 2, 4}  # what has no chance is never drawn
+    assert chisquare([shares[1], shares[2], shares[4]], [5000, 2500, 2500]).pvalue > 1e-3
+    # A text's draws hang on its own lot, not on the texts beside it, nor on how many draws those have.
+    beside = split_counts(chances[:3], [7, 1, 20], lots[:3])
+    assert beside[1] == drawn[1]
+    assert [sum(counts.values()) for counts in beside] == [7, 1, 20]
+    assert beside[0] == split_counts(chances[:1], [7], lots[:1])[0]
+
+
+def test_a_lot_is_uniform_and_its_purposes_share_no_numbers() -> None:
+    uniforms = [Lot(3, 1, bytes([a, b])).uniform() for a in range(100) for b in range(100)]
+    assert len(set(uniforms)) == len(uniforms)
+    assert kstest(uniforms, "uniform").pvalue > 1e-3
+    lot = Lot(0, 0, b"x")
+    numbers = [lot.uniform(), lot.generator().random(), lot.generator("sifting").random()]
+    assert len(set(numbers)) == 3
+    assert lot.uniforms(1).tolist() == [lot.uniform()]
+    assert lot.uniforms(2).tolist() == lot.generator().random(2).tolist()
+    others = [Lot(1, 0, b"x"), Lot(0, 1, b"x"), Lot(0, 0, b"y")]
+    assert len({one.uniform() for one in (lot, *others)}) == 4
 
 
 def test_split_count_shares_out_all_draws() -> None:

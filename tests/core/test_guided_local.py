@@ -27,7 +27,7 @@ from transformers import (
 from hushbot.errors import AuditError, ConfigError
 from hushbot.targets import guided_local, phrase_scores
 from hushbot.targets.guided import Choice, Free, Guided, Law, ask_for_guided, phrase_law, token_law
-from hushbot.targets.guided_law import accepted
+from hushbot.targets.guided_law import Lot, accepted
 from hushbot.targets.guided_rows import Waiting
 from hushbot.targets.local import LocalTarget
 from hushbot.targets.phrase_trees import PhraseTrees
@@ -280,13 +280,12 @@ def test_masses_are_those_of_whole_phrases_after_the_text(make_target: Any, prom
 
 def test_no_two_lots_of_draws_share_random_numbers(make_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[tuple[int, int, bytes]] = []
-    made = guided_local.generator
 
-    def recorded(seed: int, position: int, key: bytes) -> np.random.Generator:
+    def recorded(seed: int, position: int, key: bytes) -> Lot:
         keys.append((seed, position, key))
-        return made(seed, position, key)
+        return Lot(seed, position, key)
 
-    monkeypatch.setattr(guided_local, "generator", recorded)
+    monkeypatch.setattr(guided_local, "Lot", recorded)
     # `b` and then `,`, or `b,` at once, make the same text and, spelled anew, the same tokens.
     make_target().sample_guided(["a", "a"], OneValue(limit=4), n=5000, decoding=PLAIN, seed=0)
     assert len(keys) > 500

@@ -14,9 +14,10 @@ from hushbot.errors import AuditError
 from hushbot.targets import phrase_scores
 from hushbot.targets.guided_law import phrase_law
 from hushbot.targets.local import LocalTarget
-from hushbot.targets.phrase_scores import Reading, begin, read_on
+from hushbot.targets.phrase_scores import End, Reading, begin, read_on
 from hushbot.targets.phrase_trees import PhraseTrees
 from hushbot.targets.token_store import StoredTexts, TokenStore
+from hushbot.targets.token_tree import leaf
 from hushbot.tokens import encode
 
 FastTokenizer: Any = PreTrainedTokenizerFast
@@ -49,9 +50,11 @@ def target() -> LocalTarget:
     return LocalTarget(model.eval(), FastTokenizer(tokenizer_object=bpe, eos_token="<end>"))
 
 
-@pytest.fixture
-def readings(target: LocalTarget, monkeypatch: pytest.MonkeyPatch) -> tuple[TokenStore, list[Reading]]:
-    """Return phrases of which nothing was read; no tree is too small to be read part by part."""
+@pytest.fixture(params=[False, True], ids=["", "last tokens read"])
+def readings(
+    target: LocalTarget, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> tuple[TokenStore, list[Reading]]:
+    """Return phrases of which nothing was read but perhaps the token before; no tree is too small to read in parts."""
     monkeypatch.setattr(phrase_scores, "_CPU_TOKENS_A_PASS", 0)
     trees, store = PhraseTrees(target.tokenizer), TokenStore()
     ids = [[0, *encode(target.tokenizer, text)] for text in TEXTS]
@@ -59,7 +62,15 @@ def readings(target: LocalTarget, monkeypatch: pytest.MonkeyPatch) -> tuple[Toke
     with target.causal_lm.reading():
         read = target.causal_lm.prefill(ids)
         slots = [store.add_text(one.memory, len(own) - 1) for one, own in zip(read, ids, strict=True)]
-    return store, begin(StoredTexts(store, slots), [own[-1] for own in ids], plans)
+        texts, ends = StoredTexts(store, slots), [End(own[-1]) for own in ids]
+        if request.param:
+            features, fresh = target.causal_lm.branch_features(texts, [leaf(end.token) for end in ends])
+            ends = [End(*one) for one in zip([own[-1] for own in ids], store.add(fresh), features, strict=True)]
+        return store, begin(target.causal_lm, texts, ends, plans)
+
+
+def n_tokens_read(readings: list[Reading]) -> int:
+    return sum(int((reading.slots > 0).sum()) for reading in readings)
 
 
 def naive_scores(target: LocalTarget) -> list[list[float]]:
@@ -92,7 +103,8 @@ def by_text(readings: list[Reading]) -> list[tuple[list[float], list[bool]]]:
 def test_without_a_margin_all_phrases_have_their_scores(target: LocalTarget, readings: Any) -> None:
     store, all_readings = readings
     assert [reading.members for reading in all_readings] == [[0, 3], [1], [2]]
-    assert advance(target, store, all_readings, math.inf) == N_TOKENS
+    assert n_tokens_read(all_readings) in {0, len(TEXTS)}
+    assert n_tokens_read(all_readings) + advance(target, store, all_readings, math.inf) == N_TOKENS
     for (bounds, is_whole), wanted in zip(by_text(all_readings), naive_scores(target), strict=True):
         assert all(is_whole)
         assert bounds == pytest.approx(wanted, abs=1e-4)
@@ -102,7 +114,7 @@ def test_without_a_margin_all_phrases_have_their_scores(target: LocalTarget, rea
 @pytest.mark.parametrize("margin", [0.5, 2.0, 20.0])
 def test_what_is_left_unread_is_below_the_margin(target: LocalTarget, readings: Any, margin: float, most: int) -> None:
     store, all_readings = readings
-    n_read = advance(target, store, all_readings, margin, most)
+    n_read = n_tokens_read(all_readings) + advance(target, store, all_readings, margin, most)
     n_unread = 0
     for (bounds, is_whole), wanted in zip(by_text(all_readings), naive_scores(target), strict=True):
         for bound, score, is_read in zip(bounds, wanted, is_whole, strict=True):
@@ -112,7 +124,7 @@ def test_what_is_left_unread_is_below_the_margin(target: LocalTarget, readings: 
                 assert score < bound <= max(wanted) - margin + 1e-4
                 n_unread += 1
     assert (n_unread > 0) == (margin < 20)
-    assert n_read == sum(int((reading.slots > 0).sum()) for reading in all_readings) <= N_TOKENS
+    assert n_read == n_tokens_read(all_readings) <= N_TOKENS
     # What is asked for later is read then, and nothing twice.
     alone = all_readings[0].alone(1)
     n_read += advance(target, store, [alone], math.inf, most)
@@ -130,7 +142,19 @@ def test_a_batch_of_few_tokens_is_read_at_once(
 ) -> None:
     store, all_readings = readings
     monkeypatch.setattr(phrase_scores, "_CPU_TOKENS_A_PASS", N_TOKENS)
-    assert advance(target, store, all_readings, 0.5) == N_TOKENS
+    n_known = n_tokens_read(all_readings)
+    n_read = n_known + advance(target, store, all_readings, 0.5)
+    # Where the first tokens are scored already, what they rule out is not read at all.
+    assert n_read < N_TOKENS if n_known else n_read == N_TOKENS
+
+
+def test_what_follows_a_token_that_was_read_is_scored_without_reading(target: LocalTarget, readings: Any) -> None:
+    _, all_readings = readings
+    if not n_tokens_read(all_readings):
+        pytest.skip("no token was read")
+    (closing,) = (reading for reading in all_readings if reading.plan.paths == [[target.tokenizer.vocab[")"]]])
+    assert closing.is_whole.all()
+    assert closing.bounds[0] == pytest.approx(naive_scores(target)[2], abs=1e-4)
 
 
 def test_scores_that_are_no_numbers_come_to_an_end(

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from hushbot.errors import ConfigError
 from hushbot.tokens import (
     Encoded,
+    decode,
     encode,
     encode_all_pieces,
     encode_pieces,
@@ -49,6 +50,59 @@ def test_every_text_comes_back_and_holds_no_control_token(text: str) -> None:
     ids = encode(TOKENIZER, text)
     assert TOKENIZER.decode(ids) == text
     assert not {0, 1} & set(ids)
+
+
+class OwnWay(PreTrainedTokenizerFast):  # type: ignore[misc]
+    """Encodes and decodes in a way of its own."""
+
+    def _encode_plus(self, *given: Any, **named: Any) -> Any:
+        found = super()._encode_plus(*given, **named)
+        found["input_ids"] = [[*ids, 7] for ids in found["input_ids"]]
+        return found
+
+    def _decode(self, *given: Any, **named: Any) -> str:
+        return super()._decode(*given, **named) + "!"
+
+
+@given(st.lists(LINES.map("".join), min_size=1, max_size=40))
+def test_the_library_tokenizer_is_asked_alike(texts: list[str]) -> None:
+    wanted = TOKENIZER(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert encode_pieces(TOKENIZER, texts) == wanted
+    for piece in (piece for cut in encode_all_pieces(TOKENIZER, texts) for piece in cut):
+        asked = TOKENIZER(piece.text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
+        assert piece.ids == asked["input_ids"]
+        assert piece.spans == [tuple(span) for span in asked["offset_mapping"]]
+    for ids in wanted:
+        said = TOKENIZER.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert decode(TOKENIZER, ids) == said
+
+
+def test_nothing_that_a_tokenizer_was_set_to_counts() -> None:
+    texts = ["User: a cheap place\n", "<|endoftext|>"]
+    wanted = encode_pieces(TOKENIZER, texts)
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=50)
+    tokenizer.backend_tokenizer.encode_special_tokens = False
+    assert encode_pieces(tokenizer, texts) == wanted
+    assert encode_pieces(tokenizer, texts) == wanted  # now past transformers
+
+
+def test_a_class_with_ways_of_its_own_is_left_to_them() -> None:
+    make: Any = OwnWay
+    tokenizer = make(tokenizer_object=TOKENIZER.backend_tokenizer, eos_token="<|endoftext|>")
+    ids = encode(TOKENIZER, "User: north\n")
+    assert encode(tokenizer, "User: north\n") == [*ids, 7]
+    assert decode(tokenizer, ids) == "User: north\n!"
+
+
+def test_a_plain_tokenizer_is_asked_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer()
+    ids = encode(tokenizer, "User: north\n")  # which sets it for text
+    asked: list[str] = []
+    monkeypatch.setattr(PreTrainedTokenizerFast, "set_truncation_and_padding", lambda *_, **__: asked.append("set"))
+    assert encode(tokenizer, "User: north\n") == ids
+    assert asked == []
 
 
 @given(st.lists(LINES.map("".join), max_size=5))

@@ -12,7 +12,6 @@ from typing import Any
 from hushbot.commands.train import say
 from hushbot.composition import compose, plain_problems
 from hushbot.errors import ConfigError
-from hushbot.heavy_imports import heavy_imports
 from hushbot.run import RunDirectory
 from hushbot.serving.server import LOOPBACK
 
@@ -24,10 +23,9 @@ def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Pat
     check(config := compose("serve", overrides, config_dir=config_dir))
     faults_of(config["faults"])
     audited = RunDirectory.open(config["run"])
-    with heavy_imports():
-        from hushbot.evaluation.chatting import load_chat
-        from hushbot.evaluation.suite import quieten
-        from hushbot.serving import serving
+    from hushbot.evaluation.chatting import load_chat
+    from hushbot.evaluation.suite import quieten
+    from hushbot.serving import serving
 
     quieten()
     chat, found = load_chat(audited, config["inference"], trust)

@@ -29,8 +29,8 @@ from hushbot.serving.reading import Asked, Read, read_tokens
 from hushbot.serving.requests import CompletionRequest, Message, Prompt, RequestError
 from hushbot.targets.guarded import guard_names, prompt_overhead, unguarded
 from hushbot.targets.local import LocalTarget
-from hushbot.targets.sampler import decode, decode_after
-from hushbot.tokens import encode, encode_with_spans, start_token
+from hushbot.targets.sampler import decode_after
+from hushbot.tokens import decode, encode, encode_with_spans, start_token
 
 PromptOf = Callable[[Sequence[Message]], str]
 """Lays a chat out as the text after which the bot writes its response."""

@@ -35,9 +35,10 @@ from hushbot.errors import AuditError, ConfigError
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits
 from hushbot.targets.guided_law import generator
-from hushbot.targets.sampler import TokenFilter, cut_at_stop, decode, decode_after
+from hushbot.targets.sampler import TokenFilter, cut_at_stop, decode_after
 from hushbot.targets.token_store import StoredTexts, TokenStore
 from hushbot.targets.token_tree import leaf
+from hushbot.tokens import decode
 from hushbot.types import Decoding
 
 

@@ -100,8 +100,10 @@ def pick_each(scores: Tensor, uniforms: Sequence[FloatArray]) -> list[list[int]]
     """
     cumulative = _cumulative(torch.softmax(scores, dim=-1))
     drawn: list[list[int]] = [[] for _ in uniforms]
-    for n in sorted({len(row) for row in uniforms}):
-        which = [i for i, row in enumerate(uniforms) if len(row) == n]
+    alike: dict[int, list[int]] = {}
+    for i, row in enumerate(uniforms):
+        alike.setdefault(len(row), []).append(i)
+    for which in alike.values():
         # One search for all rows of as many draws; a copy of their rows only where there are others.
         rows = cumulative if len(which) == len(uniforms) else cumulative[which]
         wanted = torch.from_numpy(np.stack([uniforms[i] for i in which]))

@@ -30,12 +30,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from hushbot.errors import AuditError
 from hushbot.intervals import FloatArray
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits, pick_each
-from hushbot.targets.guided_law import Law, accepted, generator, phrase_law, split_count, token_law
+from hushbot.targets.guided_law import Law, Lot, accepted, phrase_law, split_counts, token_law
 from hushbot.targets.guided_rows import Row, Waiting, remembered
 from hushbot.targets.guided_texts import (
     END_OF_TEXT,
@@ -49,10 +50,10 @@ from hushbot.targets.guided_texts import (
 )
 from hushbot.targets.phrase_scores import Reading, begin, read_on
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
-from hushbot.targets.sampler import TokenFilter, decode, decode_after
+from hushbot.targets.sampler import TokenFilter, decode_after
 from hushbot.targets.token_store import TokenStore
 from hushbot.targets.token_tree import leaf
-from hushbot.tokens import encode, start_token
+from hushbot.tokens import decode, encode, start_token
 from hushbot.types import Decoding
 
 MARGIN = math.log(1e6)
@@ -115,7 +116,9 @@ class GuidedSampler:
     def _encode(self, text: str) -> list[int]:
         return [start_token(self.tokenizer), *encode(self.tokenizer, text)]
 
-    def _begin(self, node: Node, ids: list[int], slots: list[int] | None, key: bytes) -> None:
+    def _begin(
+        self, node: Node, ids: list[int], slots: list[int] | None, key: bytes, feature: Tensor | None = None
+    ) -> None:
         """Let a text wait for its next piece, or take it in if it is at its end."""
         rule = self.grammar.next(self._prompts[node.position] + node.text)
         if rule is None:
@@ -125,7 +128,7 @@ class GuidedSampler:
             # The last new token is never read back.
             self._check_length(node, len(ids) + max(0, rule.max_new_tokens - 1))
         self._harvest.note_question(node, rule)
-        self._waiting.add(Row(node, rule, ids, slots, key))
+        self._waiting.add(Row(node, rule, ids, slots, key, feature=feature))
 
     def _check_length(self, node: Node, longest: int) -> None:
         limit = self._limit
@@ -139,7 +142,7 @@ class GuidedSampler:
         """Let texts with a choice to make go on."""
         plans = [self._plan(row) for row in rows]
         texts = remembered(self.model, self._store, rows)
-        readings = begin(texts, [row.ids[-1] for row in rows], plans)
+        readings = begin(self.model, texts, [row.end for row in rows], plans)
         self._read_on(readings, self._margin)
         for reading in readings:
             self._choose_alike([rows[number] for number in reading.members], reading)
@@ -158,7 +161,7 @@ class GuidedSampler:
             raise TypeError("only choices have phrases")
         ids, plan = self._trees.after(self._prompts[row.node.position] + row.node.text, row.ids, row.rule.phrases)
         if ids is not row.ids:
-            row.ids, row.slots = ids, None
+            row.ids, row.slots, row.feature = ids, None, None
             self.n_respelled += 1
         self._check_length(row.node, len(ids) + max(map(len, plan.paths)))
         return plan
@@ -166,15 +169,14 @@ class GuidedSampler:
     def _choose_alike(self, rows: Sequence[Row], reading: Reading) -> None:
         """Let texts go on that have the same phrases."""
         bounds, is_whole, chances = reading.bounds, reading.is_whole.tolist(), self._chances(reading)
-        drawn = []
-        for at, row in enumerate(rows):
-            rng = self._rng(row)
-            counts = split_count(chances[at], row.node.count, rng)
+        lots = [self._lot(row) for row in rows]
+        drawn = split_counts(chances, [row.node.count for row in rows], lots)
+        for at, counts in enumerate(drawn):
             if not all(is_whole[at][phrase] for phrase in counts):
                 alone = reading.alone(at)
                 self._read_on([alone], math.inf)
-                counts = accepted(counts, bounds[at], alone.bounds[0], self.decoding.temperature, rng)
-            drawn.append(counts)
+                rng = lots[at].generator("sifting")
+                drawn[at] = accepted(counts, bounds[at], alone.bounds[0], self.decoding.temperature, rng)
         masses = np.exp(reading.bounds).sum(axis=1).tolist()
         for row, slots, counts, mass in zip(rows, reading.slots.tolist(), drawn, masses, strict=True):
             self._go_on(row, reading.plan, slots, counts, mass)
@@ -191,10 +193,10 @@ class GuidedSampler:
         """Let a row's draws go on with their phrases; `slots` are those of the tree's tokens."""
         if not isinstance(row.rule, Choice) or row.slots is None:
             raise TypeError("only choices have phrases, and only what was read goes on")
-        masses = (*row.node.mass, mass)
+        masses, before = (*row.node.mass, mass), row.slots[: len(row.ids) - 1]
         for phrase, count in counts.items():
             node = Node(row.node.position, row.node.text + row.rule.phrases[phrase], count, masses)
-            read = [*row.slots, *(slots[place] for place in plan.places[phrase])]
+            read = [*before, *(slots[place] for place in plan.places[phrase])]
             self._begin(node, row.ids + plan.paths[phrase], read, row.key_of(f"phrase {phrase}"))
 
     def _write(self, rows: Sequence[Row]) -> None:
@@ -204,12 +206,13 @@ class GuidedSampler:
         generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
         scores = law_logits(self.model.logits(features), self.decoding, generated)
         slots = self._store.add(fresh)
-        drawn = pick_each(scores, [self._rng(row).random(row.node.count) for row in rows])
-        for row, tokens, read, slot in zip(rows, drawn, texts.slots, slots, strict=True):
-            self._extend(row, dict(sorted(Counter(tokens).items())), [*read, slot])
+        drawn = pick_each(scores, [self._lot(row).uniforms(row.node.count) for row in rows])
+        for row, tokens, read, slot, feature in zip(rows, drawn, texts.slots, slots, features, strict=True):
+            row.slots, row.feature = [*read, slot], feature
+            self._extend(row, dict(sorted(Counter(tokens).items())) if len(tokens) > 1 else {tokens[0]: 1})
 
-    def _extend(self, row: Row, drawn: dict[int, int], read: list[int]) -> None:
-        """Let a row go on with each token that was drawn, or end its piece; `read` is where its tokens are stored."""
+    def _extend(self, row: Row, drawn: dict[int, int]) -> None:
+        """Let a row, all of which was read, go on with each token that was drawn, or end its piece."""
         rule = row.rule
         if not isinstance(rule, Free):
             raise TypeError("only free pieces are written token by token")
@@ -230,7 +233,7 @@ class GuidedSampler:
                     self._harvest.add(row.node.longer(piece[:end], count), is_complete=False)
                     continue
             key = row.key_of(f"token {token}")
-            self._waiting.add(Row(row.node.longer("", count), rule, ids, read, key, n_free, row.head))
+            self._waiting.add(Row(row.node.longer("", count), rule, ids, row.slots, key, n_free, row.head))
         before = self._piece(row, row.ids) if ended else ""
         for piece, count in ended.items():
             self._end_piece(row, row.node.longer(piece, count), is_before_token=piece == before)
@@ -249,7 +252,9 @@ class GuidedSampler:
         is_kept = ids is row.ids
         self.n_respelled += not is_kept
         key = row.key_of(f"{'piece' if is_before_token else 'cut piece'} {node.text}")
-        self._begin(node, ids, row.slots if is_kept else None, key)
+        # A copy of what the model made of the last token: the batch that it is part of may go.
+        feature = row.feature.clone() if is_kept and row.feature is not None else None
+        self._begin(node, ids, row.slots if is_kept else None, key, feature)
 
     def _piece(self, row: Row, ids: Sequence[int]) -> str:
         """Return the free piece so far."""
@@ -262,5 +267,5 @@ class GuidedSampler:
             self._filters[rule.delimiters] = TokenFilter(self.tokenizer, {*rule.delimiters, END_OF_TEXT})
         return self._filters[rule.delimiters]
 
-    def _rng(self, row: Row) -> np.random.Generator:
-        return generator(self.seed, row.node.position, row.key)
+    def _lot(self, row: Row) -> Lot:
+        return Lot(self.seed, row.node.position, row.key)

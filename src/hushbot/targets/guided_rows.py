@@ -13,8 +13,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.guided_texts import Choice, Free, Node
+from hushbot.targets.phrase_scores import End
 from hushbot.targets.token_store import StoredTexts, TokenStore
 
 _PREFILL_TOKENS = 2048
@@ -31,13 +34,23 @@ class Row:
     ids: list[int]
     """All tokens, start token and those of an unfinished free piece included."""
     slots: list[int] | None = None
-    """Where the keys and values of all tokens but the last are stored; None is read when needed. Rows may share it."""
+    """Where the keys and values of all tokens but the last are stored, or of all; None is read when needed. Rows may
+    share it."""
     key: bytes = b""
     """Names what was drawn so far; random numbers hang on it."""
     n_free: int = 0
     """How many of the tokens belong to the free piece in the making, which `node.text` does not hold yet."""
     head: str | None = None
     """What the tokens before that piece say, start token aside; None until it is needed."""
+    feature: Tensor | None = None
+    """What the model made of the last token, where that was read."""
+
+    @property
+    def end(self) -> End:
+        """Return the last token, and where it was read what is known of it."""
+        if self.feature is None or self.slots is None or len(self.slots) < len(self.ids):
+            return End(self.ids[-1])
+        return End(self.ids[-1], self.slots[-1], self.feature)
 
     def key_of(self, drawn: str) -> bytes:
         """Return the name of what some of its draws became."""
@@ -79,15 +92,19 @@ class Waiting:
 
     def forget(self) -> None:
         """Drop what is remembered of the oldest rows, if it is too much."""
-        held = {id(row.slots): len(row.ids) for row in (*self._choices, *self._free) if row.slots is not None}
+        rows = [row for row in (*self._choices, *self._free) if row.slots is not None]
+        held = {id(row.slots): len(row.ids) for row in rows}
         excess = sum(held.values()) - _REMEMBERED * self._batch_tokens
         if excess <= 0:
             return
-        for row in (*self._choices, *self._free):
+        dropped = set()
+        for slots, n in held.items():
             if excess <= 0:
-                return
-            if row.slots is not None:
-                excess -= held.pop(id(row.slots), 0)
+                break
+            dropped.add(slots)
+            excess -= n
+        for row in rows:
+            if id(row.slots) in dropped:
                 row.slots = None
 
     def remembered(self) -> Iterator[list[int]]:
@@ -96,11 +113,11 @@ class Waiting:
 
 
 def remembered(model: CausalLM, store: TokenStore, rows: Sequence[Row]) -> StoredTexts:
-    """Return what is stored of rows, those of which nothing is stored read now."""
+    """Return what is stored of all tokens of rows but the last; rows of which nothing is stored are read now."""
     unread = [row for row in rows if row.slots is None]
     while unread:
         n = max(1, _PREFILL_TOKENS // max(len(row.ids) for row in unread))
         batch, unread = unread[:n], unread[n:]
         for row, read in zip(batch, model.prefill([row.ids for row in batch]), strict=True):
             row.slots = store.add_text(read.memory, len(row.ids) - 1)
-    return StoredTexts(store, [row.slots for row in rows if row.slots is not None])
+    return StoredTexts(store, [row.slots[: len(row.ids) - 1] for row in rows if row.slots is not None])

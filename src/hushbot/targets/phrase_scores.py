@@ -17,6 +17,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hushbot.intervals import FloatArray, IntArray
 from hushbot.targets.causal_lm import CausalLM
@@ -32,6 +34,16 @@ _CPU_TOKENS_A_PASS = 256
 _TOKENS_A_PASS = 1024
 
 
+class End(NamedTuple):
+    """The last token of a text."""
+
+    token: int
+    slot: int = 0
+    """Where it is stored; 0 if it was not read."""
+    feature: Tensor | None = None
+    """What the model made of it, if it was read."""
+
+
 @dataclass(slots=True, eq=False)
 class Reading:
     """How far the phrases behind some texts are read that all have the same ones."""
@@ -41,7 +53,7 @@ class Reading:
     """Which of the caller's texts they are."""
     texts: list[list[int]]
     """Per text the slots of its tokens but the last."""
-    last: list[int]
+    ends: list[End]
     """That token, which the tree starts with."""
     scores: FloatArray
     """Per text and edge its log-probability, 0 where it is not known yet."""
@@ -61,20 +73,21 @@ class Reading:
     def alone(self, at: int) -> Reading:
         """Return one of the texts; what is read of it is read of this one, too."""
         own = slice(at, at + 1)
-        return Reading(self.plan, self.members[own], self.texts[own], self.last[own], self.scores[own], self.slots[own])
+        return Reading(self.plan, self.members[own], self.texts[own], self.ends[own], self.scores[own], self.slots[own])
 
-    def left(self, margin: float) -> list[_Item]:
+    def left(self, margin: float, *, at_once: bool) -> list[_Item]:
         """Return what is to be read next: towards phrases that may be at most `margin` below the most probable one.
 
         Texts that are read on by the same part stand side by side.
         """
         if self.slots.all():
             return []
-        bounds, is_read = self.bounds, self.slots > 0
-        is_wanted = ~self.is_whole & (bounds > bounds.max(axis=1, keepdims=True) - margin)
-        by_part: dict[int, list[_Item]] = {}
+        bounds, is_read, parts = self.bounds, self.slots > 0, self.plan.parts
+        is_wanted = is_read[:, :1] & ~self.is_whole & (bounds > bounds.max(axis=1, keepdims=True) - margin)
+        (first,) = parts.whole if at_once else parts.crown
+        by_part = {id(first): [_Item(self, at, first) for at in np.flatnonzero(~is_read[:, 0]).tolist()]}
         for at in np.flatnonzero(is_wanted.any(axis=1)).tolist():
-            for part in self.plan.parts.behind(is_read[at], is_wanted[at]):
+            for part in parts.behind(is_read[at], is_wanted[at], at_once=at_once):
                 by_part.setdefault(id(part), []).append(_Item(self, at, part))
         return [item for items in by_part.values() for item in items]
 
@@ -87,12 +100,13 @@ class _Item(NamedTuple):
     part: Part
 
 
-def begin(texts: StoredTexts, last: Sequence[int], plans: Sequence[Phrases]) -> list[Reading]:
+def begin(model: CausalLM, texts: StoredTexts, ends: Sequence[End], plans: Sequence[Phrases]) -> list[Reading]:
     """Return phrases of which nothing was read, one reading for all texts that have the same ones.
 
     Args:
-        texts: What the model has read of each text, its last token left out.
-        last: That token.
+        model: What to score with.
+        texts: What it has read of each text, the last token left out.
+        ends: That token; where it was read, too, its phrases' first tokens are scored.
         plans: The phrases behind each text.
     """
     members: dict[int, list[int]] = {}
@@ -101,11 +115,28 @@ def begin(texts: StoredTexts, last: Sequence[int], plans: Sequence[Phrases]) -> 
     readings = []
     for numbers in members.values():
         plan = plans[numbers[0]]
-        own, ends = [texts.slots[number] for number in numbers], [last[number] for number in numbers]
+        own, last = [texts.slots[number] for number in numbers], [ends[number] for number in numbers]
         scores = np.zeros((len(numbers), len(plan.edges.tokens)))
         slots = np.zeros((len(numbers), len(plan.tree.ids)), dtype=np.intp)
-        readings.append(Reading(plan, numbers, own, ends, scores, slots))
+        slots[:, 0] = [end.slot for end in last]
+        readings.append(Reading(plan, numbers, own, last, scores, slots))
+    _score_firsts(model, readings)
     return readings
+
+
+def _score_firsts(model: CausalLM, readings: Sequence[Reading]) -> None:
+    """Score what follows last tokens that were read."""
+    asked = [(reading, at, end.feature) for reading in readings for at, end in enumerate(reading.ends)]
+    known = [(reading, at, feature) for reading, at, feature in asked if feature is not None]
+    if not known:
+        return
+    tokens = [reading.plan.edges.tokens[: reading.plan.edges.n_firsts] for reading, _, _ in known]
+    counts = [len(own) for own in tokens]
+    places = np.repeat(np.arange(len(known)), counts)
+    features = torch.stack([feature for _, _, feature in known])
+    values = log_probabilities(model, features, places, np.concatenate(tokens)).double().cpu().numpy()
+    for (reading, at, _), own in zip(known, np.split(values, np.cumsum(counts)[:-1]), strict=True):
+        reading.scores[at, : len(own)] = own
 
 
 def read_on(
@@ -123,31 +154,23 @@ def read_on(
     is_cpu = model.device.type == "cpu"
     most = _CPU_TOKENS if is_cpu else batch_tokens
     n_tokens = sum(reading.slots.size for reading in readings)
-    is_whole = math.isinf(margin) or n_tokens <= (_CPU_TOKENS_A_PASS if is_cpu else _TOKENS_A_PASS)
-    todo: list[_Item] = []
-    for reading in readings:
-        if reading.slots.any():
-            todo += reading.left(margin)
-        else:
-            (part,) = reading.plan.parts.whole if is_whole else reading.plan.parts.crown
-            todo += [_Item(reading, at, part) for at in range(len(reading.texts))]
-    while todo:
+    at_once = math.isinf(margin) or n_tokens <= (_CPU_TOKENS_A_PASS if is_cpu else _TOKENS_A_PASS)
+    while todo := [item for reading in readings for item in reading.left(margin, at_once=at_once)]:
         for batch in _batches(todo, batch_tokens, most):
             _read(model, store, batch)
-        todo = [item for reading in readings for item in reading.left(margin)]
 
 
 def _batches(todo: Sequence[_Item], batch_tokens: int, most: int) -> Iterator[list[_Item]]:
     """Yield what to read together, the largest trees first: short ones fill up the rows beside long ones."""
     batch: list[_Item] = []
-    text = n_tokens = 0
+    text = tree = n_tokens = 0
     for item in sorted(todo, key=lambda item: -len(item.part.tree.ids)):
         n_text = len(item.reading.texts[item.at]) + max(1, len(item.part.above))
         n_new = len(item.part.tree.ids)
-        text, n_tokens = max(text, n_text), n_tokens + n_new
-        if batch and (text * (len(batch) + 1) + n_tokens > batch_tokens or n_tokens > most):
+        text, tree, n_tokens = max(text, n_text), max(tree, n_new), n_tokens + n_new
+        if batch and ((text + tree) * (len(batch) + 1) > batch_tokens or n_tokens > most):
             yield batch
-            batch, text, n_tokens = [], n_text, n_new
+            batch, text, tree, n_tokens = [], n_text, n_new, n_new
         batch.append(item)
     yield batch
 
@@ -156,7 +179,7 @@ def _read(model: CausalLM, store: TokenStore, batch: Sequence[_Item]) -> None:
     """Read some parts in one pass."""
     texts = [[*reading.texts[at], *reading.slots[at, part.above].tolist()] for reading, at, part in batch]
     trees = [
-        part.tree if part.above else part.tree._replace(ids=[reading.last[at], *part.tree.ids[1:]])
+        part.tree if part.above else part.tree._replace(ids=[reading.ends[at].token, *part.tree.ids[1:]])
         for reading, at, part in batch
     ]
     features, fresh = model.branch_features(StoredTexts(store, texts), trees)

@@ -68,6 +68,8 @@ class Edges(NamedTuple):
     """The same without those that do not count as the phrase's."""
     starts: IntArray
     """Where in `of_phrases` each phrase starts."""
+    n_firsts: int
+    """How many of the edges, the first ones, leave the token that stands for the last of the text."""
 
 
 class PhraseTrees:
@@ -222,4 +224,5 @@ def _edges(paths: list[list[int]], firsts: list[int], places: list[list[int]]) -
         np.array([number[edge] for path in walked for edge in path]),
         np.array([number[edge] for path in counted for edge in path]),
         np.cumsum([0, *(len(path) for path in counted[:-1])]),
+        sum(place == 0 for place, _ in edges),
     )

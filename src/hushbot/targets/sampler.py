@@ -28,7 +28,7 @@ from hushbot.targets.causal_lm import CausalLM, Prefilled
 from hushbot.targets.choosing import choose_tokens, draw_uniforms
 from hushbot.targets.row_cache import RowCache, SharedRowCache
 from hushbot.targets.row_plan import PromptSize, RowPlan, plan_rows
-from hushbot.tokens import encode
+from hushbot.tokens import decode, encode
 from hushbot.types import Decoding
 
 _PREFILL_TOKENS = 2048  # one batch of prompts; bounds the memory of prompts that wait for a row
@@ -357,8 +357,3 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> str | None:
     """Return what stands before the first of some stop strings; None where a text holds none."""
     cut = min((at for at in map(text.find, stops) if at >= 0), default=None)
     return None if cut is None else text[:cut]
-
-
-def decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    """Return the text of some tokens as it is, nothing skipped and nothing cleaned up."""
-    return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -64,15 +65,17 @@ class TokenStore:
     def keep(self, texts: Iterable[list[int]]) -> None:
         """Drop all tokens but those of some texts, whose lists of slots change in place."""
         lists = list({id(slots): slots for slots in texts}.values())
-        kept = np.unique(np.array([0, *(slot for slots in lists for slot in slots)]))
+        held = np.fromiter(chain.from_iterable(lists), dtype=np.int64)
+        kept = np.unique(np.append(held, 0))
         index = torch.from_numpy(kept)
         self._layers = [
             (keys.index_select(0, index.to(keys.device)), values.index_select(0, index.to(values.device)))
             for keys, values in self._layers
         ]
         self._n = len(kept)
+        found = iter(np.searchsorted(kept, held).tolist())
         for slots in lists:
-            slots[:] = np.searchsorted(kept, slots).tolist()
+            slots[:] = islice(found, len(slots))
 
     def _append(self, tokens: KeysValues) -> list[int]:
         start, end = self._n, self._n + len(tokens[0][0])

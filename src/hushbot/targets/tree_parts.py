@@ -55,26 +55,30 @@ class TreeParts:
     def __init__(self, tree: Packed, paths: Sequence[Sequence[int]], starts: IntArray, tokens: IntArray) -> None:
         self._tree, self._paths, self._starts, self._tokens = tree, paths, starts, tokens
         self._parents = _parents(paths)
-        self._known: dict[tuple[bytes, bytes], tuple[Part, ...]] = {}
+        self._branching = self._find_branching()
+        self._known: dict[tuple[bytes, bytes, bool], tuple[Part, ...]] = {}
         self.whole = self._cut(range(len(tree.ids)))
-        self.crown = self._cut(self._branching())
+        self.crown = self._cut(sorted(self._branching))
 
-    def behind(self, is_read: BoolArray, is_wanted: BoolArray) -> tuple[Part, ...]:
+    def behind(self, is_read: BoolArray, is_wanted: BoolArray, *, at_once: bool = True) -> tuple[Part, ...]:
         """Return what is left to read of some phrases.
 
         Args:
             is_read: Per token of the tree, whether it was read; the root was.
             is_wanted: Per phrase, whether all of it is wanted.
+            at_once: Go on to the end of them, though some of where the tree branches was not read yet.
         """
-        key = (is_read.tobytes(), is_wanted.tobytes())
+        key = (is_read.tobytes(), is_wanted.tobytes(), at_once)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             wanted = {place for phrase in np.flatnonzero(is_wanted).tolist() for place in self._paths[phrase]}
-            self._known[key] = self._cut(sorted(place for place in wanted if not is_read[place]))
+            unread = sorted(place for place in wanted if not is_read[place])
+            first = [] if at_once else [place for place in unread if place in self._branching]
+            self._known[key] = self._cut(first or unread)
         return self._known[key]
 
-    def _branching(self) -> list[int]:
+    def _find_branching(self) -> set[int]:
         """Return the tokens at the beginning up to which phrases go different ways."""
         n_edges = Counter(self._starts.tolist())
         crown = {0}
@@ -82,7 +86,7 @@ class TreeParts:
             parent = self._parents[place]
             if parent in crown and (n_edges[place] > 1 or n_edges[parent] == 1):
                 crown.add(place)
-        return sorted(crown)
+        return crown
 
     def _cut(self, places: Iterable[int]) -> tuple[Part, ...]:
         """Return some tokens, in ascending order, by what they hang from."""
