@@ -9,8 +9,8 @@ those that the sampler's own layout offers there. They are fewer, for it chooses
 tree then has less to share, and so do whole states against the naive way, which reads a text per phrase.
 
 * tree: all phrases of all states in one pass behind what is remembered of each state;
-* as needed: the same as the sampler has it, which reads phrases that have less than a millionth of the best one's
-  probability only as far as it takes to know that, where there are so many tokens that this can pay;
+* as needed: the same as the sampler has it, which reads phrases that have together less than a ten-thousandth of the
+  best one's probability only as far as it takes to know that, where there are so many tokens that this can pay;
 * cached: one pass per phrase, all states at a time, behind the same memories;
 * uncached: one padded pass per phrase, all states at a time, over whole texts, by the model's own forward.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hushbot.composition import compose, decisive
+from hushbot.composition import build, compose, decisive
 from hushbot.errors import HushbotError
 from hushbot.heavy_imports import heavy_imports
 from hushbot.machine_faults import machine_faults
@@ -20,8 +20,7 @@ from hushbot.types import AuditReport
 def main(overrides: Sequence[str], *, trust: Sequence[str] = (), config_dir: Path | None = None) -> None:
     """Compose, run, and print the table."""
     config = compose("train", overrides, config_dir=config_dir)
-    path = run_path(config, trust)
-    report = run(config, path, trust)
+    report = run(config, path := run_path(config, trust), trust)
     from hushbot.evaluation.report import print_end, print_summary
 
     print_summary([report])
@@ -39,8 +38,7 @@ def run_path(config: Mapping[str, Any], trust: Sequence[str] = ()) -> Path:
 def run(config: Mapping[str, Any], path: Path, trust: Sequence[str] = ()) -> AuditReport:
     """Train and audit into a run directory, resuming what is there."""
     with heavy_imports():
-        import hushbot.training.joint  # noqa: F401  (what trains, which is asked for only if there is something to train)
-        from hushbot.composition import build
+        import hushbot.training.joint  # noqa: F401  (which `making` imports where there is something to train)
         from hushbot.discretion import discreet
         from hushbot.evaluation import making, suite
         from hushbot.evaluation.report import write_page

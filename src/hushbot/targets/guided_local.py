@@ -6,10 +6,10 @@ that text, many texts at a time; the keys and values of the chosen phrases are k
 that share a text are counted, not repeated, inside free pieces too.
 The texts that are waiting go last in, first out, and what is remembered of them is bounded: the oldest are forgotten
 and read again.
-Under the phrase law, phrases that cannot have a millionth of the probability of the best one behind their text are not
-read to their end (`phrase_scores`). They are drawn by an upper bound of their probability; draws that do fall on one
-are sifted once the rest of it is read (rejection sampling), so the law is the same. The mass that is told of a choice
-counts their bounds: too much by at most that share for each, less than another size of batch changes.
+Under the phrase law, phrases that cannot have together a ten-thousandth of the probability of the best one behind their
+text are not read to their end (`phrase_scores`). They are drawn by an upper bound of their probability; draws that do
+fall on one are sifted once the rest of it is read (rejection sampling), so the law is the same. The mass that is told
+of a choice counts their bounds: too much by at most a ten-thousandth.
 Phrase tokens are those that the tokenizer gives text and phrase together; where one of them straddles the end of the
 text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling
 (`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
@@ -56,9 +56,9 @@ from hushbot.targets.token_tree import leaf
 from hushbot.tokens import decode, encode, start_token
 from hushbot.types import Decoding
 
-MARGIN = math.log(1e6)
-"""How far below the best one, in log-probability, phrases may be left unread: a millionth of it is less than what
-another size of batch changes. Where a temperature above 1 lifts them, they must lie lower by as much."""
+MARGIN = math.log(1e4)
+"""How far below the best phrase, in log-probability, all that are left unread must lie together: a ten-thousandth of it
+shows in no mass that is told. Where a temperature above 1 lifts them, they must lie lower by as much."""
 
 
 @dataclass(slots=True, eq=False)

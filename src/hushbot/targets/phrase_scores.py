@@ -2,8 +2,8 @@
 
 Guarantees: a phrase's tokens have the log-probabilities that the model gives them behind the whole text; what phrases
 share is read once, and so is every other token, whatever is asked later. Where trees are large they are first read to
-where they branch, then on towards the phrases that may still be as probable as a given share of the most probable one.
-What a phrase has then is its log-probability, or, if it was left unread, an upper bound of it that is below that share.
+where they branch, then on until the phrases that are left have together less than a given share of the probability of
+the best one. What a phrase has then is its log-probability, or, if it was left unread, an upper bound of it.
 
 Voids it: a model that cannot read trees behind a memory (`CausalLM.supports_branches` measures this).
 """
@@ -76,14 +76,15 @@ class Reading:
         return Reading(self.plan, self.members[own], self.texts[own], self.ends[own], self.scores[own], self.slots[own])
 
     def left(self, margin: float, *, at_once: bool) -> list[_Item]:
-        """Return what is to be read next: towards phrases that may be at most `margin` below the most probable one.
+        """Return what is to be read next, until what is unread is together at least `margin` below the best phrase.
 
         Texts that are read on by the same part stand side by side.
         """
         if self.slots.all():
             return []
         bounds, is_read, parts = self.bounds, self.slots > 0, self.plan.parts
-        is_wanted = is_read[:, :1] & ~self.is_whole & (bounds > bounds.max(axis=1, keepdims=True) - margin)
+        least = bounds.max(axis=1, keepdims=True) - margin - math.log(len(self.plan.paths))
+        is_wanted = is_read[:, :1] & ~self.is_whole & (bounds > least)
         (first,) = parts.whole if at_once else parts.crown
         by_part = {id(first): [_Item(self, at, first) for at in np.flatnonzero(~is_read[:, 0]).tolist()]}
         for at in np.flatnonzero(is_wanted.any(axis=1)).tolist():
@@ -148,7 +149,8 @@ def read_on(
         model: What to score with.
         store: Holds what the model has read.
         readings: How far it has come; changed in place.
-        margin: How far below the most probable phrase of its text, in log-probability, a phrase may be left unread.
+        margin: How far below the most probable phrase of a text, in log-probability, all phrases together must lie that
+            are left unread.
         batch_tokens: Most tokens of a pass, what texts have read included.
     """
     is_cpu = model.device.type == "cpu"
