@@ -13,7 +13,6 @@ No torch here: a tokenizer is anything that transformers' fast tokenizers are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from hushbot.errors import ConfigError
@@ -21,7 +20,8 @@ from hushbot.prompts import pieces
 
 _ENCODING, _DECODING = ("__call__", "_encode_plus"), ("decode", "_decode")
 """What a tokenizer class of transformers must not do in its own way for its library tokenizer to be asked instead."""
-_LEAST_TO_SHARE = 16
+_known_classes: dict[tuple[type, tuple[str, ...]], bool] = {}
+_LEAST_TO_SHARE = 16  # fewer texts are encoded one after the other
 _TEXTS_AT_ONCE = 256  # bounds the memory of what is known of pieces; texts that share pieces mostly stand together
 
 
@@ -116,10 +116,12 @@ def _encode_distinct(tokenizer: Any, cut: list[str]) -> dict[str, Piece]:
 
 def _backend(tokenizer: Any, methods: tuple[str, ...]) -> Any | None:
     """Return the library's tokenizer inside a transformers one; None where its class has methods of its own."""
-    return tokenizer.backend_tokenizer if _is_plain(type(tokenizer), methods) else None
+    key = (type(tokenizer), methods)
+    if key not in _known_classes:
+        _known_classes[key] = _is_plain(*key)
+    return tokenizer.backend_tokenizer if _known_classes[key] else None
 
 
-@cache
 def _is_plain(kind: type, methods: tuple[str, ...]) -> bool:
     from transformers import PreTrainedTokenizerFast as Plain
 
