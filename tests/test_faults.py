@@ -172,7 +172,7 @@ class Hungry(Recipe):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_arm_without_memory_stops_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own" / "recipe").mkdir(parents=True)
     (tmp_path / "hungry.py").write_text(HUNGRY, encoding="utf-8")

@@ -288,7 +288,7 @@ save_model(loaded.model, loaded.tokenizer, Path(sys.argv[1]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_adapter_is_the_same_files_in_every_process(tmp_path: Path) -> None:
     from hushbot.training.model_folder import folder_sha256
 
