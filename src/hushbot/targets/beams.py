@@ -34,7 +34,7 @@ from torch import Tensor
 from hushbot.errors import AuditError, ConfigError
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.choosing import law_logits
-from hushbot.targets.guided_law import generator
+from hushbot.targets.guided_law import Lot
 from hushbot.targets.sampler import TokenFilter, cut_at_stop, decode_after
 from hushbot.targets.token_store import StoredTexts, TokenStore
 from hushbot.targets.token_tree import leaf
@@ -199,7 +199,7 @@ class BeamSearcher:
         keys = (sums - self.decoding.diversity_penalty * taken).flatten()
         order = keys
         if self.decoding.samples_beams:
-            rng = generator(self.seed, search.position, f"{search.number}/{group}/{step}".encode())
+            rng = Lot(self.seed, search.position, f"{search.number}/{group}/{step}".encode()).generator()
             noise = torch.from_numpy(rng.gumbel(size=len(keys))).to(keys.device)
             order = torch.where(torch.isfinite(keys), keys + noise, keys)
         n = 2 * self._group_size

@@ -26,7 +26,7 @@ from typing import Protocol, runtime_checkable
 
 from hushbot.errors import ConfigError
 from hushbot.protocols import Target
-from hushbot.targets.guided_law import Law, generator, phrase_law, split_count, token_law
+from hushbot.targets.guided_law import Law, phrase_law, split_count, token_law
 from hushbot.targets.guided_questions import ask_for_guided
 from hushbot.targets.guided_texts import Choice, Free, Grammar, Guided, GuidedDraws, end_of_piece
 from hushbot.types import Decoding
@@ -42,7 +42,6 @@ __all__ = [
     "ask_for_guided",
     "check_settings",
     "end_of_piece",
-    "generator",
     "phrase_law",
     "sample_guided",
     "split_count",

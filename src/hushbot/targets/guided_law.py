@@ -130,8 +130,3 @@ def accepted(
     anew = split_count(phrase_law(scores, temperature), sum(counts.values()) - sum(kept.values()), rng)
     together = {phrase: kept.get(phrase, 0) + anew.get(phrase, 0) for phrase in sorted({*kept, *anew})}
     return {phrase: count for phrase, count in together.items() if count}
-
-
-def generator(seed: int, position: int, key: bytes) -> np.random.Generator:
-    """Return the random numbers that belong to one text of one prompt."""
-    return Lot(seed, position, key).generator()

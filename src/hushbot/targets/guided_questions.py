@@ -21,7 +21,7 @@ import numpy as np
 from hushbot.errors import AuditError, ConfigError
 from hushbot.intervals import FloatArray
 from hushbot.protocols import Target
-from hushbot.targets.guided_law import Law, generator, phrase_law, split_count
+from hushbot.targets.guided_law import Law, Lot, phrase_law, split_count
 from hushbot.targets.guided_texts import (
     END_OF_TEXT,
     Choice,
@@ -156,7 +156,7 @@ class _Questions:
         return children
 
     def _rng(self, node: Node) -> np.random.Generator:
-        return generator(self._seed, node.position, node.text.encode(errors="surrogatepass"))
+        return Lot(self._seed, node.position, node.text.encode(errors="surrogatepass")).generator()
 
 
 def _chosen(
