@@ -171,7 +171,8 @@ def cached_scores(target: LocalTarget, decision: Decision, rows: Sequence[int], 
     paths = [decision.plans[i].paths[phrase] for i in rows]
     packed = [pack([[decision.ids[i][-1], *path[:-1]]]) for i, path in zip(rows, paths, strict=True)]
     texts = StoredTexts(decision.texts.store, [decision.texts.slots[i] for i in rows])
-    features, _ = target.causal_lm.branch_features(texts, packed)
+    # Padded rows through the model's own forward pass, as whoever has the memories would read them.
+    features, _ = target.causal_lm._branch_rows(texts, packed)
     tokens = [token for path in paths for token in path]
     values = log_probabilities(target.causal_lm, features, range(len(tokens)), tokens)
     return [float(part.sum()) for part in values.split([len(path) for path in paths])]
@@ -238,8 +239,8 @@ def decision_claims(name: str, target: LocalTarget, grammar: Grammar, texts: Seq
         for _ in range(rounds):  # interleaved, for the load of a machine changes
             for variant, step in variants.items():
                 seconds[variant] = min(seconds[variant], cpu_seconds(step))
+                decision.texts.store.keep(decision.texts.slots)
             seconds["floor"] = min(seconds["floor"], floor_seconds(target, decision, 3))
-            decision.texts.store.keep(decision.texts.slots)
     n_phrases = sum(len(plan.paths) for plan in decision.plans)
     n_nodes = sum(len(plan.tree.ids) for plan in decision.plans)
     n_tokens = sum(len(path) for plan in decision.plans for path in plan.paths)

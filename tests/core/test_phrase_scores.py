@@ -64,8 +64,8 @@ def readings(
         slots = [store.add_text(one.memory, len(own) - 1) for one, own in zip(read, ids, strict=True)]
         texts, ends = StoredTexts(store, slots), [End(own[-1]) for own in ids]
         if request.param:
-            features, fresh = target.causal_lm.branch_features(texts, [leaf(end.token) for end in ends])
-            ends = [End(*one) for one in zip([own[-1] for own in ids], store.add(fresh), features, strict=True)]
+            features, read_at = target.causal_lm.branch_features(texts, [leaf(end.token) for end in ends])
+            ends = [End(*one) for one in zip([own[-1] for own in ids], read_at, features, strict=True)]
         return store, begin(target.causal_lm, texts, ends, plans)
 
 

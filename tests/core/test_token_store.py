@@ -49,7 +49,7 @@ def read(store: TokenStore, slots: list[int]) -> list[list[int]]:
 def test_texts_share_the_tokens_they_grew_from() -> None:
     store = TokenStore()
     head = store.add_text(memory([1, 2, 3]), 2)
-    tree = store.add(flat([4, 5, 6]), [0, 2])
+    tree = store.add(flat([4, 6]))
     one, other = [*head, tree[0]], [*head, *tree]
     assert store.n_tokens == 4
     assert read(store, one) == [[1, 2, 4]] * 2

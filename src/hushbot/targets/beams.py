@@ -165,9 +165,8 @@ class BeamSearcher:
             beams = [beam for search in going for beam in search.beams]
             store.tidy(beam.slots for beam in beams)
             texts = StoredTexts(store, [beam.slots for beam in beams])
-            features, fresh = self.model.branch_features(texts, [leaf(beam.tokens[-1]) for beam in beams])
+            features, slots = self.model.branch_features(texts, [leaf(beam.tokens[-1]) for beam in beams])
             logits = self.model.logits(features)
-            slots = store.add(fresh, range(len(beams)))
             grown = [[*beam.slots, slot] for beam, slot in zip(beams, slots, strict=True)]
             at = 0
             for search in going:

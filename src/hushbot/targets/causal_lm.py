@@ -13,10 +13,10 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch import Tensor
 from hushbot.errors import ConfigError
 from hushbot.targets import row_attention
 from hushbot.targets.branch_rows import lay_out, seen_within, starts_of
+from hushbot.targets.flat_pass import FlatPass, is_readable
 from hushbot.targets.row_cache import KeysValues, RowCache, SharedRowCache
 from hushbot.targets.token_store import BranchCache, StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
@@ -45,6 +46,9 @@ class Prefilled(NamedTuple):
     """Per layer, tensors of shape (heads, length, width)."""
     logits: Tensor
     """Of the token that follows the prompt."""
+
+
+_Branching: TypeAlias = Callable[[StoredTexts, Sequence[Packed]], tuple[Tensor, list[int]]]
 
 
 class CausalLM:
@@ -105,18 +109,33 @@ class CausalLM:
         """Return what `logits` turns into logits: one vector per token of right-padded rows."""
         return self._forward(ids, mask=mask)
 
-    def tree_features(self, rows: Sequence[Packed]) -> Tensor:
-        """Return the features of rows of packed sequences, each row padded on the right."""
-        ids, depths, mask = self._tree(rows)
-        return self._forward(ids, mask=self._as_taken(mask[:, None]), positions=depths)
+    def tree_features(self, trees: Sequence[Packed]) -> Tensor:
+        """Return the features of the tokens of packed sequences, tree after tree."""
+        if self._is_flat:
+            return self._flat(trees, [()] * len(trees), None).read(self.core.base_model)
+        if all(len(tree.paths) == 1 for tree in trees):
+            # Single sequences need no mask that shows who is whose prefix, and are read faster without.
+            features = self.features(*self.pad([tree.ids for tree in trees]))
+        else:
+            ids, depths, mask = self._tree(trees)
+            features = self._forward(ids, mask=self._as_taken(mask[:, None]), positions=depths)
+        if len(trees) == 1:
+            return features[0]
+        return torch.cat([row[: len(tree.ids)] for row, tree in zip(features, trees, strict=True)])
 
-    def branch_features(self, texts: StoredTexts, trees: Sequence[Packed]) -> tuple[Tensor, KeysValues]:
-        """Read a tree of tokens behind what each text has read already.
+    def branch_features(self, texts: StoredTexts, trees: Sequence[Packed]) -> tuple[Tensor, list[int]]:
+        """Read a tree of tokens behind what each text has read already, and keep what is read in the texts' store.
 
         Returns:
-            The features of those tokens, tree after tree, and their keys and values per layer, of shape
-            (tokens, heads, width).
+            The features of those tokens, tree after tree, and their slots.
         """
+        return self._branch_flat(texts, trees) if self._is_flat else self._branch_rows(texts, trees)
+
+    def _branch_flat(self, texts: StoredTexts, trees: Sequence[Packed]) -> tuple[Tensor, list[int]]:
+        laid = self._flat(trees, texts.slots, texts.store)
+        return laid.read(self.core.base_model), laid.slots
+
+    def _branch_rows(self, texts: StoredTexts, trees: Sequence[Packed]) -> tuple[Tensor, list[int]]:
         laid = lay_out(trees, texts.lengths, self.attention_width // _CROWDING)
         cache = BranchCache(texts.store, [[s for number in row for s in texts.slots[number]] for row in laid.rows])
         features = self._forward(
@@ -125,7 +144,10 @@ class CausalLM:
             cache=cache,
             positions=laid.positions.to(self.device),
         )
-        return features.flatten(0, 1)[laid.places.to(features.device)], cache.fresh(laid.places)
+        return features.flatten(0, 1)[laid.places.to(features.device)], texts.store.add(cache.fresh(laid.places))
+
+    def _flat(self, trees: Sequence[Packed], texts: Sequence[Sequence[int]], store: TokenStore | None) -> FlatPass:
+        return FlatPass(trees, texts, store, device=self.device, as_taken=self._as_taken)
 
     def logits(self, features: Tensor) -> Tensor:
         """Return fp32 logits over the vocabulary of the features of some positions."""
@@ -323,6 +345,20 @@ class CausalLM:
             return False
         return True
 
+    @property
+    def _is_flat(self) -> bool:
+        """Whether trees are read in flat passes, which padding costs nothing."""
+        return self._may_be_flat and is_readable(self.core.base_model) and self._reads_flat
+
+    @property
+    def _may_be_flat(self) -> bool:
+        return self._attention in _FUSED and self.has_plain_head
+
+    @cached_property
+    def _reads_flat(self) -> bool:
+        """Whether flat passes give what the model gives on whole sequences."""
+        return self._branches_right(self._branch_flat, "rows are padded")
+
     @cached_property
     def _reads_trees(self) -> bool:
         """Whether packed sequences give what the model gives on each alone."""
@@ -336,9 +372,8 @@ class CausalLM:
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             _log.warning("%s cannot read packed texts (%s); one by one", type(self.core).__name__, error)
             return False
-        packed = [self.logits(features[i, path[-1]]) for i, row in enumerate(rows) for path in row.paths]
         whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in (*texts, ids[5:10])]
-        if not _agree(torch.stack(packed), torch.stack(whole)):
+        if not _agree(self._at_ends(features, rows), torch.stack(whole)):
             _log.warning("%s misreads packed texts; one by one", type(self.core).__name__)
             return False
         return True
@@ -346,28 +381,34 @@ class CausalLM:
     @cached_property
     def _reads_branches(self) -> bool:
         """Whether packed tokens behind a memory give what the model gives on whole sequences."""
+        return self._is_flat or self._branches_right(self._branch_rows, "text by text")
+
+    def _branches_right(self, read: _Branching, otherwise: str) -> bool:
+        """Return whether reading trees behind texts gives what the model gives on whole sequences."""
         ids = self._probe_ids(14).tolist()
         heads, branches = [ids[:4], ids[5:8]], [[ids[8:10], ids[8:9] + ids[11:13]], [ids[9:11]]]
         rows = [pack(group) for group in branches]
         try:
             store = TokenStore()
-            read = [store.add_text(one.memory, len(head)) for one, head in zip(self.prefill(heads), heads, strict=True)]
-            features, _ = self.branch_features(StoredTexts(store, read), rows)
+            slots = [
+                store.add_text(one.memory, len(head)) for one, head in zip(self.prefill(heads), heads, strict=True)
+            ]
+            features, _ = read(StoredTexts(store, slots), rows)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            _log.warning("%s cannot read on in branches (%s); text by text", type(self.core).__name__, error)
+            _log.warning("%s cannot read on in branches (%s); %s", type(self.core).__name__, error, otherwise)
             return False
-        starts = starts_of(rows)
-        branched = [
-            self.logits(features[start + path[-1]])
-            for start, row in zip(starts, rows, strict=True)
-            for path in row.paths
-        ]
-        texts = [head + branch for head, group in zip(heads, branches, strict=True) for branch in group]
-        whole = [self.logits(self.features(self.pad([text])[0])[0, -1]) for text in texts]
-        if not _agree(torch.stack(branched), torch.stack(whole)):
-            _log.warning("%s misreads branches; text by text", type(self.core).__name__)
+        sequences = [head + branch for head, group in zip(heads, branches, strict=True) for branch in group]
+        whole = [self.logits(self.features(self.pad([ids])[0])[0, -1]) for ids in sequences]
+        if not _agree(self._at_ends(features, rows), torch.stack(whole)):
+            _log.warning("%s misreads branches; %s", type(self.core).__name__, otherwise)
             return False
         return True
+
+    def _at_ends(self, features: Tensor, trees: Sequence[Packed]) -> Tensor:
+        """Return the logits behind each path, tree after tree."""
+        starts = starts_of(trees)
+        places = [start + path[-1] for start, tree in zip(starts, trees, strict=True) for path in tree.paths]
+        return self.logits(features[places])
 
 
 def _agree(ours: Tensor, theirs: Tensor) -> bool:

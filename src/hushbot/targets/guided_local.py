@@ -202,10 +202,9 @@ class GuidedSampler:
     def _write(self, rows: Sequence[Row]) -> None:
         """Let texts whose next piece is free go on by a token."""
         texts = remembered(self.model, self._store, rows)
-        features, fresh = self.model.branch_features(texts, [leaf(row.ids[-1]) for row in rows])
+        features, slots = self.model.branch_features(texts, [leaf(row.ids[-1]) for row in rows])
         generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
         scores = law_logits(self.model.logits(features), self.decoding, generated)
-        slots = self._store.add(fresh)
         drawn = pick_each(scores, [self._lot(row).uniforms(row.node.count) for row in rows])
         for row, tokens, read, slot, feature in zip(rows, drawn, texts.slots, slots, features, strict=True):
             row.slots, row.feature = [*read, slot], feature

@@ -184,8 +184,8 @@ def _read(model: CausalLM, store: TokenStore, batch: Sequence[_Item]) -> None:
         part.tree if part.above else part.tree._replace(ids=[reading.ends[at].token, *part.tree.ids[1:]])
         for reading, at, part in batch
     ]
-    features, fresh = model.branch_features(StoredTexts(store, texts), trees)
-    slots = np.array(store.add(fresh))
+    features, read = model.branch_features(StoredTexts(store, texts), trees)
+    slots = np.array(read)
     # Texts that are read on by the same part stand side by side: what they hold is a table.
     runs = [list(run) for _, run in groupby(batch, key=lambda item: (id(item.reading), id(item.part)))]
     tokens, places, n_read = [], [], 0

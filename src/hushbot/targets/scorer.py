@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hushbot.errors import AuditError
 from hushbot.intervals import IntArray
+from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.token_tree import Group, group, pack
 
@@ -116,18 +117,14 @@ def _is_single(row: Group) -> bool:
 def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Scored], measure: Measure) -> Tensor:
     """Return the wanted log-probabilities, or moments too, of all members of a batch, one after the other."""
     rows = [pack([_read(sequences[i]) for i in row.members]) for row in batch]
-    # Single sequences need no mask that shows who is whose prefix, and are read faster without.
-    is_single = _is_single(batch[0])
-    features = model.features(*model.pad([row.ids for row in rows])) if is_single else model.tree_features(rows)
-    longest = features.shape[1]
     places: list[int] = []
     tokens: list[int] = []
-    for at, (row, packed) in enumerate(zip(batch, rows, strict=True)):
+    for start, row, packed in zip(starts_of(rows), batch, rows, strict=True):
         for i, path in zip(row.members, packed.paths, strict=True):
             first = sequences[i].first
-            places += [at * longest + place for place in path[first - 1 :]]
+            places += [start + place for place in path[first - 1 :]]
             tokens += sequences[i].ids[first:]
-    return measure(model, features.flatten(0, 1), places, tokens)
+    return measure(model, model.tree_features(rows), places, tokens)
 
 
 def log_probabilities(model: CausalLM, features: Tensor, places: Whole, tokens: Whole) -> Tensor:

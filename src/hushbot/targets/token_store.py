@@ -47,14 +47,37 @@ class TokenStore:
 
     def add_text(self, memory: KeysValues, n: int) -> list[int]:
         """Hold the first n tokens of a text that was read, tensors of shape (heads, tokens, width); return slots."""
-        return self._append([(keys[:, :n].transpose(0, 1), values[:, :n].transpose(0, 1)) for keys, values in memory])
+        return self.add([(keys[:, :n].transpose(0, 1), values[:, :n].transpose(0, 1)) for keys, values in memory])
 
-    def add(self, fresh: KeysValues, chosen: Sequence[int] | None = None) -> list[int]:
-        """Hold all or some tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
-        if chosen is None:
-            return self._append(fresh)
-        which = torch.tensor(chosen, dtype=torch.long)
-        return self._append([(keys[which.to(keys.device)], values[which.to(values.device)]) for keys, values in fresh])
+    def add(self, fresh: KeysValues) -> list[int]:
+        """Hold the tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
+        if not self._layers:
+            self._layers = [(_zeros(keys, 1), _zeros(values, 1)) for keys, values in fresh]
+        start = self.reserve(len(fresh[0][0]))
+        for number, (keys, values) in enumerate(fresh):
+            self.put(number, start, keys, values)
+        return list(range(start, self._n))
+
+    def reserve(self, n: int) -> int:
+        """Make room for tokens that are about to be read; return the slot of the first, the others follow.
+
+        Something must have been added before: it says what tokens of each layer look like.
+        """
+        start, end = self._n, self._n + n
+        if end > len(self._layers[0][0]):
+            n_slots = max(end, 2 * len(self._layers[0][0]), _LEAST_SLOTS)
+            self._layers = [
+                (_longer(keys, n_slots, start), _longer(values, n_slots, start)) for keys, values in self._layers
+            ]
+        self._n = end
+        return start
+
+    def put(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Hold one layer of tokens that room was made for, (tokens, heads, width); return all of that layer."""
+        held = self._layers[layer]
+        for stored, new in zip(held, (keys, values), strict=True):
+            stored[start : start + len(new)] = new
+        return held
 
     def tidy(self, texts: Iterable[list[int]]) -> None:
         """Drop what belongs to no text, once that is worth it; lists of slots change in place."""
@@ -76,21 +99,6 @@ class TokenStore:
         found = iter(np.searchsorted(kept, held).tolist())
         for slots in lists:
             slots[:] = islice(found, len(slots))
-
-    def _append(self, tokens: KeysValues) -> list[int]:
-        start, end = self._n, self._n + len(tokens[0][0])
-        if not self._layers:
-            self._layers = [(_zeros(keys, 1), _zeros(values, 1)) for keys, values in tokens]
-        if end > len(self._layers[0][0]):
-            n_slots = max(end, 2 * len(self._layers[0][0]), _LEAST_SLOTS)
-            self._layers = [
-                (_longer(keys, n_slots, start), _longer(values, n_slots, start)) for keys, values in self._layers
-            ]
-        for (keys, values), (new_keys, new_values) in zip(self._layers, tokens, strict=True):
-            keys[start:end] = new_keys
-            values[start:end] = new_values
-        self._n = end
-        return list(range(start, end))
 
 
 @dataclass(frozen=True, slots=True)
