@@ -161,7 +161,8 @@ class GuidedSampler:
             raise TypeError("only choices have phrases")
         ids, plan = self._trees.after(self._prompts[row.node.position] + row.node.text, row.ids, row.rule.phrases)
         if ids is not row.ids:
-            row.ids, row.slots, row.feature = ids, None, None
+            row.slots = row.read_of(ids)
+            row.ids, row.feature = ids, None
             self.n_respelled += 1
         self._check_length(row.node, len(ids) + max(map(len, plan.paths)))
         return plan
@@ -253,7 +254,7 @@ class GuidedSampler:
         key = row.key_of(f"{'piece' if is_before_token else 'cut piece'} {node.text}")
         # A copy of what the model made of the last token: the batch that it is part of may go.
         feature = row.feature.clone() if is_kept and row.feature is not None else None
-        self._begin(node, ids, row.slots if is_kept else None, key, feature)
+        self._begin(node, ids, row.read_of(ids), key, feature)
 
     def _piece(self, row: Row, ids: Sequence[int]) -> str:
         """Return the free piece so far."""
