@@ -75,7 +75,7 @@ def check(model: Any, seed: int, causal_lm: CausalLM | None = None, *, is_flat: 
     with causal_lm.reading():
         assert causal_lm.supports_branches(100)
         _, features, _ = behind(causal_lm, texts, trees)
-        assert causal_lm._is_flat == is_flat
+        assert causal_lm.is_flat == is_flat
         logits = causal_lm.logits(features)
         start = 0
         for text, group, tree in zip(texts, branches, trees, strict=True):
@@ -130,7 +130,7 @@ def test_trees_without_texts_are_read_without_a_store() -> None:
     trees = [pack(group) for group in forest(6)[1]]
     causal_lm = CausalLM(llama())
     with causal_lm.reading():
-        assert causal_lm._is_flat
+        assert causal_lm.is_flat
         flat = causal_lm.tree_features(trees)
         causal_lm.__dict__["_reads_flat"] = False
         torch.testing.assert_close(flat, causal_lm.tree_features(trees), atol=1e-5, rtol=1e-4)
@@ -141,7 +141,7 @@ def test_padding_is_not_multiplied() -> None:
     causal_lm = CausalLM(model)
     trees = [pack([list(range(n))]) for n in (9, 8, 5, 1, 1)]
     with causal_lm.reading():
-        assert causal_lm._is_flat
+        assert causal_lm.is_flat
         model.model.layers[0].mlp.register_forward_pre_hook(
             lambda _, given: multiplied.append(given[0].shape[:-1].numel())
         )

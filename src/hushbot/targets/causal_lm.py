@@ -111,7 +111,7 @@ class CausalLM:
 
     def tree_features(self, trees: Sequence[Packed]) -> Tensor:
         """Return the features of the tokens of packed sequences, tree after tree."""
-        if self._is_flat:
+        if self.is_flat:
             return self._flat(trees, [()] * len(trees), None).read(self.core.base_model)
         if all(len(tree.paths) == 1 for tree in trees):
             # Single sequences need no mask that shows who is whose prefix, and are read faster without.
@@ -129,7 +129,7 @@ class CausalLM:
         Returns:
             The features of those tokens, tree after tree, and their slots.
         """
-        return self._branch_flat(texts, trees) if self._is_flat else self._branch_rows(texts, trees)
+        return self._branch_flat(texts, trees) if self.is_flat else self._branch_rows(texts, trees)
 
     def _branch_flat(self, texts: StoredTexts, trees: Sequence[Packed]) -> tuple[Tensor, list[int]]:
         laid = self._flat(trees, texts.slots, texts.store)
@@ -219,6 +219,12 @@ class CausalLM:
     def supports_branches(self, depth: int) -> bool:
         """Return whether packed tokens can be read behind rows of up to that many tokens (`branch_features`)."""
         return self.supports_trees(depth) and self._reads_branches
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether trees are read in flat passes (`flat_pass`), where neither padding nor a text before them costs."""
+        body = self.core.base_model
+        return self._attention in _FUSED and self.has_plain_head and is_readable(body) and self._reads_flat
 
     @property
     def attention_width(self) -> int:
@@ -345,15 +351,6 @@ class CausalLM:
             return False
         return True
 
-    @property
-    def _is_flat(self) -> bool:
-        """Whether trees are read in flat passes, which padding costs nothing."""
-        return self._may_be_flat and is_readable(self.core.base_model) and self._reads_flat
-
-    @property
-    def _may_be_flat(self) -> bool:
-        return self._attention in _FUSED and self.has_plain_head
-
     @cached_property
     def _reads_flat(self) -> bool:
         """Whether flat passes give what the model gives on whole sequences."""
@@ -381,7 +378,7 @@ class CausalLM:
     @cached_property
     def _reads_branches(self) -> bool:
         """Whether packed tokens behind a memory give what the model gives on whole sequences."""
-        return self._is_flat or self._branches_right(self._branch_rows, "text by text")
+        return self.is_flat or self._branches_right(self._branch_rows, "text by text")
 
     def _branches_right(self, read: _Branching, otherwise: str) -> bool:
         """Return whether reading trees behind texts gives what the model gives on whole sequences."""

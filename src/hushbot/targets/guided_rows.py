@@ -55,7 +55,7 @@ class Row:
         return End(self.ids[-1], self.slots[-1], self.feature)
 
     def read_of(self, ids: Sequence[int]) -> list[int] | None:
-        """Return the slots of what other tokens of the text begin with like its own; they are the very list if alike."""
+        """Return the slots of what other tokens begin with like its own: the very same list if they are its own."""
         if self.slots is None or ids is self.ids:
             return self.slots
         # The last token is read with what follows it.

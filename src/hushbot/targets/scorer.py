@@ -22,11 +22,14 @@ from hushbot.errors import AuditError
 from hushbot.intervals import IntArray
 from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
-from hushbot.targets.token_tree import Group, group, pack
+from hushbot.targets.token_store import StoredTexts, TokenStore
+from hushbot.targets.token_tree import Group, Packed, group, n_shared, pack
 
 _LOGITS_AT_ONCE = 2**21  # entries of one positions x vocabulary matrix: 8 MiB in fp32
 _CPU_LOGITS_AT_ONCE = 2**18  # a larger matrix falls out of a CPU's cache and is slower, not faster
 _LEAST_POSITIONS = 64  # below this, reading the output embedding costs more than using it
+_FLATTER = 4
+"""By how much narrower rows are taken to be in flat passes when sequences are grouped; 2 to 8 were measured alike."""
 _CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
 
 
@@ -67,9 +70,11 @@ def score(
     # A model without a plain head hands out whole rows of logits: one row at a time keeps that bounded.
     budget = min(batch_tokens, _CPU_TOKENS) if model.device.type == "cpu" else batch_tokens
     budget = budget if model.has_plain_head else 1
-    for batch in _batches(_groups(model, sequences, budget), budget):
+    groups = _groups(model, sequences, budget)
+    beginnings = _Beginnings(model, groups, sequences, budget)
+    for batch in _batches(groups, budget, are_apart=not model.is_flat):
         members = [i for row in batch for i in row.members]
-        values = _score_batch(model, batch, sequences, measure).cpu()
+        values = _score_batch(model, batch, sequences, beginnings, measure).cpu()
         pieces = torch.split(values, [_n_wanted(sequences[i]) for i in members])
         if not bool(torch.isfinite(values).all()):
             broken = next(i for i, piece in zip(members, pieces, strict=True) if not bool(torch.isfinite(piece).all()))
@@ -89,7 +94,8 @@ def _groups(model: CausalLM, sequences: Sequence[Scored], most: int) -> list[Gro
     """Return all sequences in groups that are read as one row each."""
     read = [_read(sequence) for sequence in sequences]
     if len(read) > 1 and model.supports_trees(max(map(len, read))):
-        return group(read, width=model.attention_width, most=most)
+        # What groups begin with alike costs nothing in flat passes, so they need not be large.
+        return group(read, width=model.attention_width // (_FLATTER if model.is_flat else 1), most=most)
     return [Group(len(ids), [i]) for i, ids in enumerate(read)]
 
 
@@ -98,11 +104,69 @@ def _read(sequence: Scored) -> list[int]:
     return sequence.ids[:-1]
 
 
-def _batches(groups: Sequence[Group], budget: int) -> Iterator[list[Group]]:
-    """Yield trees and single sequences apart, longest first; each batch padded to its longest fits the budget."""
+class _Beginnings:
+    """What neighbouring groups begin with alike, read once, where a flat pass reads the rest behind it.
+
+    Args:
+        model: Read as it stands.
+        groups: Of the sequences, neighbours side by side.
+        sequences: What is scored.
+        most: Most tokens of a pass.
+    """
+
+    def __init__(self, model: CausalLM, groups: Sequence[Group], sequences: Sequence[Scored], most: int) -> None:
+        self._store = TokenStore()
+        self._features: list[Tensor] = []
+        self._places: dict[tuple[int, ...], list[int]] = {(): []}
+        self._slots: dict[tuple[int, ...], list[int]] = {(): []}
+        self._of: dict[int, tuple[int, ...]] = {}
+        if not model.is_flat or len(groups) < 2:
+            return
+        ends = [tuple(_read(sequences[i]) for i in (row.members[0], row.members[-1])) for row in groups]
+        shared = [0, *(n_shared(before[1], after[0]) for before, after in pairwise(ends)), 0]
+        for row, (first, last), around in zip(groups, ends, pairwise(shared), strict=True):
+            # All of the group must begin like that, and something must be left of each.
+            n = min(max(around), n_shared(first, last), len(first) - 1)
+            self._of[row.members[0]] = tuple(first[:n])
+        self._read(model, sorted(map(list, set(self._of.values()) - {()})), most)
+
+    def _read(self, model: CausalLM, sequences: list[list[int]], most: int) -> None:
+        n_read = 0
+        for batch in _batches(group(sequences, width=model.attention_width, most=most), most, are_apart=False):
+            trees = [pack([sequences[i] for i in row.members]) for row in batch]
+            features, slots = model.branch_features(StoredTexts(self._store, [[]] * len(trees)), trees)
+            self._features.append(features)
+            for start, row, tree in zip(starts_of(trees), batch, trees, strict=True):
+                for i, path in zip(row.members, tree.paths, strict=True):
+                    key = tuple(sequences[i])
+                    self._places[key] = [n_read + start + place for place in path]
+                    self._slots[key] = [slots[start + place] for place in path]
+            n_read += len(slots)
+
+    def of(self, row: Group) -> list[int]:
+        """Return where the features of a group's beginning stand among those that `read_on` returns first."""
+        return self._places[self._of.get(row.members[0], ())]
+
+    def read_on(self, model: CausalLM, batch: Sequence[Group], trees: Sequence[Packed]) -> tuple[Tensor, int]:
+        """Return the features of all beginnings and those of trees behind theirs, and how many the former are."""
+        if not self._features:
+            return model.tree_features(trees), 0
+        n_kept = self._store.n_tokens
+        texts = [self._slots[self._of[row.members[0]]] for row in batch]
+        features, _ = model.branch_features(StoredTexts(self._store, texts), trees)
+        self._store.cut(n_kept)
+        return torch.cat([*self._features, features]), n_kept
+
+
+def _batches(groups: Sequence[Group], budget: int, *, are_apart: bool) -> Iterator[list[Group]]:
+    """Yield groups, longest first; each batch padded to its longest fits the budget.
+
+    Trees and single sequences come apart where one of them is read differently.
+    """
     batch: list[Group] = []
-    for row in sorted(groups, key=lambda row: (_is_single(row), -row.n_tokens)):
-        if batch and (batch[0].n_tokens * (len(batch) + 1) > budget or _is_single(row) != _is_single(batch[0])):
+    for row in sorted(groups, key=lambda row: (are_apart and _is_single(row), -row.n_tokens)):
+        is_other = are_apart and bool(batch) and _is_single(row) != _is_single(batch[0])
+        if batch and (batch[0].n_tokens * (len(batch) + 1) > budget or is_other):
             yield batch
             batch = []
         batch.append(row)
@@ -114,17 +178,23 @@ def _is_single(row: Group) -> bool:
     return len(row.members) == 1
 
 
-def _score_batch(model: CausalLM, batch: Sequence[Group], sequences: Sequence[Scored], measure: Measure) -> Tensor:
+def _score_batch(
+    model: CausalLM, batch: Sequence[Group], sequences: Sequence[Scored], beginnings: _Beginnings, measure: Measure
+) -> Tensor:
     """Return the wanted log-probabilities, or moments too, of all members of a batch, one after the other."""
-    rows = [pack([_read(sequences[i]) for i in row.members]) for row in batch]
+    before = [beginnings.of(row) for row in batch]
+    trees = [
+        pack([_read(sequences[i])[len(begun) :] for i in row.members]) for row, begun in zip(batch, before, strict=True)
+    ]
+    features, n_before = beginnings.read_on(model, batch, trees)
     places: list[int] = []
     tokens: list[int] = []
-    for start, row, packed in zip(starts_of(rows), batch, rows, strict=True):
-        for i, path in zip(row.members, packed.paths, strict=True):
+    for start, row, begun, tree in zip(starts_of(trees), batch, before, trees, strict=True):
+        for i, path in zip(row.members, tree.paths, strict=True):
             first = sequences[i].first
-            places += [start + place for place in path[first - 1 :]]
+            places += [*begun, *(n_before + start + place for place in path)][first - 1 :]
             tokens += sequences[i].ids[first:]
-    return measure(model, model.tree_features(rows), places, tokens)
+    return measure(model, features, places, tokens)
 
 
 def log_probabilities(model: CausalLM, features: Tensor, places: Whole, tokens: Whole) -> Tensor:

@@ -51,33 +51,32 @@ class TokenStore:
 
     def add(self, fresh: KeysValues) -> list[int]:
         """Hold the tokens of a pass, tensors of shape (tokens, heads, width); return their slots."""
-        if not self._layers:
-            self._layers = [(_zeros(keys, 1), _zeros(values, 1)) for keys, values in fresh]
         start = self.reserve(len(fresh[0][0]))
         for number, (keys, values) in enumerate(fresh):
             self.put(number, start, keys, values)
         return list(range(start, self._n))
 
     def reserve(self, n: int) -> int:
-        """Make room for tokens that are about to be read; return the slot of the first, the others follow.
-
-        Something must have been added before: it says what tokens of each layer look like.
-        """
-        start, end = self._n, self._n + n
-        if end > len(self._layers[0][0]):
-            n_slots = max(end, 2 * len(self._layers[0][0]), _LEAST_SLOTS)
-            self._layers = [
-                (_longer(keys, n_slots, start), _longer(values, n_slots, start)) for keys, values in self._layers
-            ]
-        self._n = end
+        """Give slots to tokens that are about to be read, layer by layer; return the first, the others follow."""
+        start = self._n
+        self._n += n
         return start
 
     def put(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Hold one layer of tokens that room was made for, (tokens, heads, width); return all of that layer."""
+        """Hold one layer of tokens from a slot on, of shape (tokens, heads, width); return all of that layer."""
+        if layer == len(self._layers):
+            self._layers.append((_zeros(keys, 1), _zeros(values, 1)))
         held = self._layers[layer]
+        if self._n > len(held[0]):
+            n_slots = max(self._n, 2 * len(held[0]), _LEAST_SLOTS)
+            held = self._layers[layer] = (_longer(held[0], n_slots, start), _longer(held[1], n_slots, start))
         for stored, new in zip(held, (keys, values), strict=True):
             stored[start : start + len(new)] = new
         return held
+
+    def cut(self, n: int) -> None:
+        """Drop all tokens but the first n that were added."""
+        self._n = min(self._n, n + 1)
 
     def tidy(self, texts: Iterable[list[int]]) -> None:
         """Drop what belongs to no text, once that is worth it; lists of slots change in place."""
