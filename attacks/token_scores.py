@@ -36,6 +36,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hushbot.errors import AuditError
 from hushbot.intervals import FloatArray
@@ -130,7 +131,7 @@ def _token_logprobs(target: Target, pairs: Sequence[tuple[str, str]]) -> dict[tu
     if len(answers) != len(unique):
         raise AuditError(f"the target answered {len(answers)} of {len(unique)} scoring queries; rerun the audit")
     # All at once: for a few numbers at a time, converting and checking cost more than the formulas.
-    whole = np.concatenate([answer.detach().cpu().numpy() for answer in answers]).astype(np.float64)
+    whole = torch.cat(answers).detach().cpu().double().numpy()
     ends = np.cumsum([len(answer) for answer in answers]).tolist()
     arrays = [whole[start:end] for start, end in pairwise([0, *ends])]
     if not all(array.size for array in arrays) or not np.all(np.isfinite(whole)):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,7 @@ class LocalTarget:
         start, limit, scored = start_token(self.tokenizer), self.causal_lm.context_length, list[Scored]()
         firsts: dict[int, int] = {}
         for indices, cut in zip(by_text.values(), encode_all_pieces(self.tokenizer, list(by_text)), strict=True):
-            ids = [start, *(token for piece in cut for token in piece.ids)]
+            ids = [start, *chain.from_iterable(piece.ids for piece in cut)]
             _check_length(f"pair {indices[0]}", len(ids), limit)
             for index in indices:
                 firsts[index] = 1 + n_tokens_within(cut, len(pairs[index][0]))

@@ -12,9 +12,11 @@ logits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -194,7 +196,8 @@ def _score_batch(
             first = sequences[i].first
             places += [*begun, *(n_before + start + place for place in path)][first - 1 :]
             tokens += sequences[i].ids[first:]
-    return measure(model, features, places, tokens)
+    as_array = partial(np.fromiter, dtype=np.int64)
+    return measure(model, features, as_array(places, count=len(places)), as_array(tokens, count=len(tokens)))
 
 
 def log_probabilities(model: CausalLM, features: Tensor, places: Whole, tokens: Whole) -> Tensor:
