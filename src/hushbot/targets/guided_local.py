@@ -27,6 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ from hushbot.targets.phrase_scores import Reading, begin, read_on
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
 from hushbot.targets.sampler import TokenFilter, decode_after
 from hushbot.targets.token_store import TokenStore
-from hushbot.targets.token_tree import leaf
+from hushbot.targets.token_tree import behind, leaf
 from hushbot.tokens import decode, encode, start_token
 from hushbot.types import Decoding
 
@@ -179,8 +180,8 @@ class GuidedSampler:
                 rng = lots[at].generator("sifting")
                 drawn[at] = accepted(counts, bounds[at], alone.bounds[0], self.decoding.temperature, rng)
         masses = np.exp(reading.bounds).sum(axis=1).tolist()
-        for row, slots, counts, mass in zip(rows, reading.slots.tolist(), drawn, masses, strict=True):
-            self._go_on(row, reading.plan, slots, counts, mass)
+        for at, (row, counts, mass) in enumerate(zip(rows, drawn, masses, strict=True)):
+            self._go_on(row, reading, at, counts, mass)
 
     def _chances(self, reading: Reading) -> FloatArray:
         """Return per text the probability of each phrase."""
@@ -190,11 +191,12 @@ class GuidedSampler:
         by_path = [[values.tolist() for values in plan.by_path(scores)] for scores in reading.scores]
         return np.array([token_law(plan.paths, values, temperature) for values in by_path])
 
-    def _go_on(self, row: Row, plan: Phrases, slots: list[int], counts: dict[int, int], mass: float) -> None:
-        """Let a row's draws go on with their phrases; `slots` are those of the tree's tokens."""
-        if not isinstance(row.rule, Choice) or row.slots is None:
-            raise TypeError("only choices have phrases, and only what was read goes on")
-        masses, before = (*row.node.mass, mass), row.slots[: len(row.ids) - 1]
+    def _go_on(self, row: Row, reading: Reading, at: int, counts: dict[int, int], mass: float) -> None:
+        """Let a row's draws, text `at` of a reading, go on with their phrases."""
+        if not isinstance(row.rule, Choice):
+            raise TypeError("only choices have phrases")
+        masses, plan, before = (*row.node.mass, mass), reading.plan, reading.texts[at]
+        slots = reading.slots[at].tolist()
         for phrase, count in counts.items():
             node = Node(row.node.position, row.node.text + row.rule.phrases[phrase], count, masses)
             read = [*before, *(slots[place] for place in plan.places[phrase])]
@@ -203,12 +205,15 @@ class GuidedSampler:
     def _write(self, rows: Sequence[Row]) -> None:
         """Let texts whose next piece is free go on by a token."""
         texts = remembered(self.model, self._store, rows)
-        features, slots = self.model.branch_features(texts, [leaf(row.ids[-1]) for row in rows])
+        unread = [row.ids[len(read) :] for row, read in zip(rows, texts.slots, strict=True)]
+        features, slots = self.model.branch_features(texts, [behind(some[:-1], leaf(some[-1])) for some in unread])
+        ends = list(accumulate(map(len, unread)))
+        features = features[[end - 1 for end in ends]]
         generated = [row.ids[len(row.ids) - row.n_free :] for row in rows]
         scores = law_logits(self.model.logits(features), self.decoding, generated)
         drawn = pick_each(scores, [self._lot(row).uniforms(row.node.count) for row in rows])
-        for row, tokens, read, slot, feature in zip(rows, drawn, texts.slots, slots, features, strict=True):
-            row.slots, row.feature = [*read, slot], feature
+        for row, tokens, read, some, end, feature in zip(rows, drawn, texts.slots, unread, ends, features, strict=True):
+            row.slots, row.feature = [*read, *slots[end - len(some) : end]], feature
             self._extend(row, dict(sorted(Counter(tokens).items())) if len(tokens) > 1 else {tokens[0]: 1})
 
     def _extend(self, row: Row, drawn: dict[int, int]) -> None:

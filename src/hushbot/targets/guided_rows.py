@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.guided_texts import Choice, Free, Node
 from hushbot.targets.phrase_scores import End
 from hushbot.targets.token_store import StoredTexts, TokenStore
-from hushbot.targets.token_tree import n_shared, pack
+from hushbot.targets.token_tree import n_shared
 
 _PREFILL_TOKENS = 2048
 _REMEMBERED = 2
@@ -36,8 +35,8 @@ class Row:
     ids: list[int]
     """All tokens, start token and those of an unfinished free piece included."""
     slots: list[int] | None = None
-    """Where the keys and values of its tokens are stored, of all but the last or of all; fewer are read on when needed,
-    None from the start. Rows may share it."""
+    """Where the keys and values of its tokens are stored, of the first of them or of all; the others are read together
+    with what follows them. None is read when needed. Rows may share it."""
     key: bytes = b""
     """Names what was drawn so far; random numbers hang on it."""
     n_free: int = 0
@@ -50,8 +49,9 @@ class Row:
     @property
     def end(self) -> End:
         """Return the last token, and where it was read what is known of it."""
-        if self.feature is None or self.slots is None or len(self.slots) < len(self.ids):
-            return End(self.ids[-1])
+        n_read = len(self.slots or ())
+        if self.feature is None or self.slots is None or n_read < len(self.ids):
+            return End(self.ids[-1], unread=self.ids[n_read:-1])
         return End(self.ids[-1], self.slots[-1], self.feature)
 
     def read_of(self, ids: Sequence[int]) -> list[int] | None:
@@ -122,18 +122,11 @@ class Waiting:
 
 
 def remembered(model: CausalLM, store: TokenStore, rows: Sequence[Row]) -> StoredTexts:
-    """Return what is stored of all tokens of rows but the last; what is not stored of them is read now."""
+    """Return what is stored of rows' tokens, the last left out; rows of which nothing is stored are read now."""
     unread = [row for row in rows if row.slots is None]
     while unread:
         n = max(1, _PREFILL_TOKENS // max(len(row.ids) for row in unread))
         batch, unread = unread[:n], unread[n:]
         for row, read in zip(batch, model.prefill([row.ids for row in batch]), strict=True):
             row.slots = store.add_text(read.memory, len(row.ids) - 1)
-    begun = [(row, row.slots) for row in rows if row.slots is not None and len(row.slots) < len(row.ids) - 1]
-    if begun:
-        rests = [pack([row.ids[len(slots) : -1]]) for row, slots in begun]
-        _, read_now = model.branch_features(StoredTexts(store, [slots for _, slots in begun]), rests)
-        found = iter(read_now)
-        for (row, slots), rest in zip(begun, rests, strict=True):
-            row.slots = [*slots, *islice(found, len(rest.ids))]
     return StoredTexts(store, [row.slots[: len(row.ids) - 1] for row in rows if row.slots is not None])

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor
 
 from hushbot.intervals import FloatArray, IntArray
+from hushbot.targets.branch_rows import starts_of
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.phrase_trees import Phrases
 from hushbot.targets.scorer import log_probabilities
 from hushbot.targets.token_store import StoredTexts, TokenStore
+from hushbot.targets.token_tree import Packed, behind
 from hushbot.targets.tree_parts import BoolArray, Part
 
 _CPU_TOKENS = 1024  # a longer batch on a CPU falls out of its cache and is slower, not faster
@@ -42,6 +44,8 @@ class End(NamedTuple):
     """Where it is stored; 0 if it was not read."""
     feature: Tensor | None = None
     """What the model made of it, if it was read."""
+    unread: Sequence[int] = ()
+    """The tokens before it that were not read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +56,7 @@ class Reading:
     members: list[int]
     """Which of the caller's texts they are."""
     texts: list[list[int]]
-    """Per text the slots of its tokens but the last."""
+    """Per text the slots of its tokens but the last; those that were not read are added when they are."""
     ends: list[End]
     """That token, which the tree starts with."""
     scores: FloatArray
@@ -100,13 +104,26 @@ class _Item(NamedTuple):
     at: int
     part: Part
 
+    @property
+    def unread(self) -> Sequence[int]:
+        """Return the tokens that stand between what was read of the text and the part."""
+        return () if self.part.above else self.reading.ends[self.at].unread
+
+    @property
+    def tree(self) -> Packed:
+        """Return what is read: the part, and what stands before it."""
+        if self.part.above:
+            return self.part.tree
+        end = self.reading.ends[self.at]
+        return behind(end.unread, self.part.tree._replace(ids=[end.token, *self.part.tree.ids[1:]]))
+
 
 def begin(model: CausalLM, texts: StoredTexts, ends: Sequence[End], plans: Sequence[Phrases]) -> list[Reading]:
     """Return phrases of which nothing was read, one reading for all texts that have the same ones.
 
     Args:
         model: What to score with.
-        texts: What it has read of each text, the last token left out.
+        texts: What it has read of each text, the last token left out; `read_on` adds to it what is unread of `ends`.
         ends: That token; where it was read, too, its phrases' first tokens are scored.
         plans: The phrases behind each text.
     """
@@ -168,7 +185,7 @@ def _batches(todo: Sequence[_Item], batch_tokens: int, most: int) -> Iterator[li
     text = tree = n_tokens = 0
     for item in sorted(todo, key=lambda item: -len(item.part.tree.ids)):
         n_text = len(item.reading.texts[item.at]) + max(1, len(item.part.above))
-        n_new = len(item.part.tree.ids)
+        n_new = len(item.unread) + len(item.part.tree.ids)
         text, tree, n_tokens = max(text, n_text), max(tree, n_new), n_tokens + n_new
         if batch and ((text + tree) * (len(batch) + 1) > batch_tokens or n_tokens > most):
             yield batch
@@ -180,23 +197,23 @@ def _batches(todo: Sequence[_Item], batch_tokens: int, most: int) -> Iterator[li
 def _read(model: CausalLM, store: TokenStore, batch: Sequence[_Item]) -> None:
     """Read some parts in one pass."""
     texts = [[*reading.texts[at], *reading.slots[at, part.above].tolist()] for reading, at, part in batch]
-    trees = [
-        part.tree if part.above else part.tree._replace(ids=[reading.ends[at].token, *part.tree.ids[1:]])
-        for reading, at, part in batch
-    ]
+    trees = [item.tree for item in batch]
     features, read = model.branch_features(StoredTexts(store, texts), trees)
-    slots = np.array(read)
+    slots, starts = np.array(read), np.array(starts_of(trees))
+    for number, item in enumerate(batch):
+        if n := len(item.unread):
+            item.reading.texts[item.at] += slots[starts[number] : starts[number] + n].tolist()
+            starts[number] += n
     # Texts that are read on by the same part stand side by side: what they hold is a table.
     runs = [list(run) for _, run in groupby(batch, key=lambda item: (id(item.reading), id(item.part)))]
-    tokens, places, n_read = [], [], 0
+    tokens, places, n_done = [], [], 0
     for run in runs:
         reading, _, part = run[0]
-        rows, n = [[at] for _, at, _ in run], len(part.places)
-        heads = n_read + n * np.arange(len(run))[:, None]
-        reading.slots[rows, part.places] = slots[heads + np.arange(n)]
+        rows, heads = [[at] for _, at, _ in run], starts[n_done : n_done + len(run), None]
+        reading.slots[rows, part.places] = slots[heads + np.arange(len(part.places))]
         places.append((heads + part.starts).ravel())
         tokens.append(np.tile(part.tokens, len(run)))
-        n_read += n * len(run)
+        n_done += len(run)
     values = log_probabilities(model, features, np.concatenate(places), np.concatenate(tokens)).double().cpu().numpy()
     for run, table in zip(runs, np.split(values, np.cumsum([len(part) for part in places])[:-1]), strict=True):
         reading, _, part = run[0]

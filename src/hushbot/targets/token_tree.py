@@ -70,6 +70,19 @@ def leaf(token: int) -> Packed:
     return Packed([token], [0], [1], [[0]])
 
 
+def behind(tokens: Sequence[int], tree: Packed) -> Packed:
+    """Return some tokens, one after another, and a tree behind the last, without paths; the tree itself without any."""
+    if not tokens:
+        return tree
+    n, n_all = len(tokens), len(tokens) + len(tree.ids)
+    return Packed(
+        [*tokens, *tree.ids],
+        [*range(n), *(n + depth for depth in tree.depths)],
+        [*[n_all] * n, *(n + end for end in tree.ends)],
+        [],
+    )
+
+
 def group(sequences: Sequence[list[int]], *, width: int, most: int) -> list[Group]:
     """Return all sequences in groups, those of one included.
 
