@@ -152,3 +152,23 @@ def test_each_of_many_draws_is_the_one_it_would_be_alone() -> None:
     for row, numbers, tokens in zip(scores, uniforms, drawn, strict=True):
         assert tokens == [pick(row[None], [number])[0] for number in numbers.tolist()]
     assert len({token for tokens in drawn for token in tokens}) > 5
+
+
+@pytest.mark.parametrize("n_tokens", [8192, 8192 + 100])
+def test_a_large_vocabulary_is_searched_as_a_small_one_is(n_tokens: int) -> None:
+    rng = np.random.default_rng(1)
+    scores = torch.tensor(rng.normal(size=(40, n_tokens)) * 4).float()
+    scores[:, rng.permutation(n_tokens)[: n_tokens // 2]] = -math.inf
+    scores[:20, 300:7000] = -math.inf  # whole blocks without any probability
+    scores[20:, :7900] -= 60.0  # and some with next to none before those with nearly all
+    uniforms = [*rng.random(36), 0.0, 1.0 - 2.0**-53, 1e-30, 0.5]
+    for row, number, token in zip(scores, uniforms, pick(scores, uniforms), strict=True):
+        cumulative = np.cumsum(torch.softmax(row, dim=0).double().numpy())
+        assert row[token] > -math.inf
+        assert token == np.searchsorted(cumulative, min(number, 1 - 1e-12) * cumulative[-1], side="right")
+
+
+def test_a_block_of_little_probability_is_searched_as_exactly_as_any_other() -> None:
+    scores = torch.full((1, 8192), -math.inf)
+    scores[0, [0, 5000, 5001]] = torch.tensor([1.0, 1e-12, 3e-12]).log()
+    assert [pick(scores, [1 - u])[0] for u in (1e-11, 3.5e-12, 1e-12)] == [0, 5000, 5001]

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hushbot.errors import AuditError
@@ -29,6 +30,9 @@ from hushbot.intervals import FloatArray
 from hushbot.types import Decoding
 
 _WORD = 2**64
+_BLOCK = 256
+_WORTH_BLOCKS = 16
+"""Blocks are worth their steps where a vocabulary has so many times more tokens than the blocks of a row's draws."""
 _NOT_FINITE = "the model's logits are not finite (NaN or infinite); check its weights and number type"
 
 
@@ -74,8 +78,10 @@ def law_logits(logits: Tensor, decoding: Decoding, generated: Sequence[Sequence[
         raise AuditError(_NOT_FINITE)
     temperatures = torch.tensor([decoding.temperature_at(len(tokens)) for tokens in generated], device=logits.device)
     is_greedy = temperatures == 0
-    # The largest logit is taken off first, so that no temperature overflows.
-    scores = (logits - best[:, None]) / torch.where(is_greedy, 1.0, temperatures)[:, None].to(logits.dtype)
+    scores = logits
+    if not bool((is_greedy | (temperatures == 1)).all()):
+        # The largest logit is taken off first, so that no temperature overflows.
+        scores = (logits - best[:, None]) / torch.where(is_greedy, 1.0, temperatures)[:, None].to(logits.dtype)
     scores = _keep_typical(_keep_top_p(_keep_top_k(scores, decoding.top_k), decoding.top_p), decoding.typical_p)
     if not bool(is_greedy.any()):
         return scores
@@ -89,7 +95,8 @@ def pick(scores: Tensor, uniforms: Sequence[float]) -> list[int]:
     Raises:
         AuditError: A row's probabilities are not finite.
     """
-    return _invert(torch.softmax(scores, dim=-1), torch.tensor(uniforms, dtype=torch.float64)[:, None])[:, 0].tolist()
+    probabilities = _finite(torch.softmax(scores, dim=-1))
+    return _search(probabilities, torch.tensor(uniforms, dtype=torch.float64)[:, None])[:, 0].tolist()
 
 
 def pick_each(scores: Tensor, uniforms: Sequence[FloatArray]) -> list[list[int]]:
@@ -98,39 +105,49 @@ def pick_each(scores: Tensor, uniforms: Sequence[FloatArray]) -> list[list[int]]
     Raises:
         AuditError: A row's probabilities are not finite.
     """
-    cumulative = _cumulative(torch.softmax(scores, dim=-1))
+    probabilities = _finite(torch.softmax(scores, dim=-1))
     drawn: list[list[int]] = [[] for _ in uniforms]
     alike: dict[int, list[int]] = {}
     for i, row in enumerate(uniforms):
         alike.setdefault(len(row), []).append(i)
     for which in alike.values():
         # One search for all rows of as many draws; a copy of their rows only where there are others.
-        rows = cumulative if len(which) == len(uniforms) else cumulative[which]
+        rows = probabilities if len(which) == len(uniforms) else probabilities[which]
         wanted = torch.from_numpy(np.stack([uniforms[i] for i in which]))
         for i, tokens in zip(which, _search(rows, wanted).tolist(), strict=True):
             drawn[i] = tokens
     return drawn
 
 
-def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    return _search(_cumulative(probabilities), uniforms)
-
-
-def _cumulative(probabilities: Tensor) -> Tensor:
-    if probabilities.device.type == "mps":  # has no 64-bit floats
-        probabilities = probabilities.cpu()
-    cumulative = probabilities.double().cumsum(dim=-1)
-    if not bool(torch.isfinite(cumulative[:, -1]).all()):
+def _finite(probabilities: Tensor) -> Tensor:
+    """Return probabilities where 64-bit numbers can be had, once it is sure that each row has some."""
+    if not bool(torch.isfinite(probabilities[:, 0]).all()):  # softmax spreads what is not finite over its row
         raise AuditError(_NOT_FINITE)
-    return cumulative
+    return probabilities.cpu() if probabilities.device.type == "mps" else probabilities
 
 
-def _search(cumulative: Tensor, uniforms: Tensor) -> Tensor:
-    total = cumulative[:, -1:]
-    wanted = uniforms.to(total.device) * total
-    # Rounding may lift the product to the total itself, past the last token that has any probability.
-    wanted = torch.minimum(wanted, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, wanted.contiguous(), right=True)
+def _search(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """Invert the cumulative distribution of rows, summed in fp64, at as many numbers in [0, 1) per row."""
+    n_rows, n_tokens = probabilities.shape
+    if _WORTH_BLOCKS * _BLOCK * uniforms.shape[1] > n_tokens or n_tokens % _BLOCK:
+        cumulative = probabilities.double().cumsum(dim=-1)
+        return _first_above(cumulative, uniforms.to(cumulative.device) * cumulative[:, -1:])
+    # Of a large vocabulary only the blocks that numbers fall into are summed token by token.
+    blocks = probabilities.view(n_rows, -1, _BLOCK)
+    ends = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    wanted = uniforms.to(ends.device) * ends[:, -1:]
+    which = _first_above(ends, wanted)
+    rest = wanted - F.pad(ends, (1, 0)).gather(1, which)
+    chosen = blocks.take_along_dim(which[..., None], dim=1).double().cumsum(dim=-1)
+    return which * _BLOCK + _first_above(chosen, rest[..., None])[..., 0]
+
+
+def _first_above(cumulative: Tensor, wanted: Tensor) -> Tensor:
+    """Return where rows first exceed some numbers."""
+    total = cumulative[..., -1:]
+    # Rounding may lift a number to the total itself, past the last place that adds anything.
+    below = torch.nextafter(total, torch.zeros_like(total))
+    return torch.searchsorted(cumulative, torch.minimum(wanted, below).contiguous(), right=True)
 
 
 def _penalise(logits: Tensor, penalty: float, generated: Sequence[Sequence[int]]) -> Tensor:

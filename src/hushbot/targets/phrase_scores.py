@@ -86,10 +86,12 @@ class Reading:
         """
         if self.slots.all():
             return []
+        (first,) = self.plan.parts.whole if at_once else self.plan.parts.crown
+        if not self.slots.any():
+            return [_Item(self, at, first) for at in range(len(self.members))]
         bounds, is_read, parts = self.bounds, self.slots > 0, self.plan.parts
         least = bounds.max(axis=1, keepdims=True) - margin - math.log(len(self.plan.paths))
         is_wanted = is_read[:, :1] & ~self.is_whole & (bounds > least)
-        (first,) = parts.whole if at_once else parts.crown
         by_part = {id(first): [_Item(self, at, first) for at in np.flatnonzero(~is_read[:, 0]).tolist()]}
         for at in np.flatnonzero(is_wanted.any(axis=1)).tolist():
             for part in parts.behind(is_read[at], is_wanted[at], at_once=at_once):

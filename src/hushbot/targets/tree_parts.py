@@ -55,6 +55,7 @@ class TreeParts:
     def __init__(self, tree: Packed, paths: Sequence[Sequence[int]], starts: IntArray, tokens: IntArray) -> None:
         self._tree, self._paths, self._starts, self._tokens = tree, paths, starts, tokens
         self._parents = _parents(paths)
+        self._n_edges = Counter(self._starts.tolist())
         self._branching = self._find_branching()
         self._known: dict[tuple[bytes, bytes, bool], tuple[Part, ...]] = {}
         self.whole = self._cut(range(len(tree.ids)))
@@ -72,15 +73,17 @@ class TreeParts:
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            wanted = {place for phrase in np.flatnonzero(is_wanted).tolist() for place in self._paths[phrase]}
-            unread = sorted(place for place in wanted if not is_read[place])
-            first = [] if at_once else [place for place in unread if place in self._branching]
-            self._known[key] = self._cut(first or unread)
+            wanted = set[int]()
+            for phrase in np.flatnonzero(is_wanted).tolist():
+                unread = [place for place in self._paths[phrase] if not is_read[place]]
+                ends = () if at_once else (at for at, place in enumerate(unread, 1) if self._n_edges[place] > 1)
+                wanted.update(unread[: next(iter(ends), len(unread))])
+            self._known[key] = self._cut(sorted(wanted))
         return self._known[key]
 
     def _find_branching(self) -> set[int]:
         """Return the tokens at the beginning up to which phrases go different ways."""
-        n_edges = Counter(self._starts.tolist())
+        n_edges = self._n_edges
         crown = {0}
         for place in range(1, len(self._tree.ids)):
             parent = self._parents[place]
