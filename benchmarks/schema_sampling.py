@@ -6,6 +6,7 @@
 One decision: 16 states (SmolLM2-135M: 4) of real dialogues, cut after a value, and all phrases that may follow each.
 Once with 32 phrases that open a domain and a slot, the size of decision for which the goals were set, and once with
 those that the sampler's own layout offers there, which are fewer, for it chooses domain and slot one after the other.
+For so small a decision no goal was set; it is shown.
 
 * tree: all phrases of all states in one pass behind what is remembered of each state;
 * as needed: the same as the sampler has it, which reads phrases that have together less than a ten-thousandth of the
@@ -253,7 +254,9 @@ def floor_seconds(target: LocalTarget, decision: Decision, rounds: int) -> float
     return bare_seconds(target, n_tokens, rounds) + cpu_seconds(attend, rounds) + softmax
 
 
-def decision_claims(name: str, target: LocalTarget, grammar: Grammar, texts: Sequence[str], rounds: int) -> list[Claim]:
+def decision_claims(
+    name: str, target: LocalTarget, grammar: Grammar, texts: Sequence[str], rounds: int, *, has_goals: bool
+) -> list[Claim]:
     with target.causal_lm.reading():
         decision = make_decision(target, grammar, texts)
         scores: dict[str, list[list[float]]] = {
@@ -289,15 +292,11 @@ def decision_claims(name: str, target: LocalTarget, grammar: Grammar, texts: Seq
         for other in ("cached", "uncached")
         for ours, theirs in zip(scores["tree"], scores[other], strict=True)
     )
-    goals = {
-        slow: min(goal, SHARE * seconds[slow] / seconds["floor"])
-        for slow, goal in (("cached", GOAL_CACHED), ("uncached", GOAL_UNCACHED))
-    }
-    return [
-        Claim(name, "a cached pass per phrase", round(goals["cached"], 2), seconds["cached"] / seconds["tree"]),
-        Claim(name, "an uncached pass per phrase", round(goals["uncached"], 2), seconds["uncached"] / seconds["tree"]),
-        Claim(f"{name}, greatest difference of scores", "passes per phrase", 1e-4, difference, is_ratio=False),
-    ]
+    claims = [Claim(f"{name}, greatest difference of scores", "passes per phrase", 1e-4, difference, is_ratio=False)]
+    for slow, goal in (("cached", GOAL_CACHED), ("uncached", GOAL_UNCACHED)) if has_goals else ():
+        reachable = min(goal, round(SHARE * seconds[slow] / seconds["floor"], 2))
+        claims.append(Claim(name, f"{slow} passes per phrase", reachable, seconds[slow] / seconds["tree"]))
+    return claims
 
 
 class Naive:
@@ -439,8 +438,8 @@ def measure(model: str, rounds: int) -> list[Claim]:
         tuple(f") {domain_opening(slot.domain)}{slot_opening(slot.name)}" for slot in corpus.schema.slots)
     )
     return [
-        *decision_claims("one decision among 32", target, openings, texts, rounds),
-        *decision_claims("one decision of the layout", target, grammar, texts, rounds),
+        *decision_claims("one decision among 32", target, openings, texts, rounds, has_goals=True),
+        *decision_claims("one decision of the layout", target, grammar, texts, rounds, has_goals=False),
         *sampling_claims(target, grammar, sizes, rounds),
     ]
 

@@ -25,6 +25,7 @@ from transformers import (
 from hushbot.errors import AuditError
 from hushbot.targets.causal_lm import CausalLM
 from hushbot.targets.scorer import Scored, score, token_moments
+from hushbot.targets.token_store import TokenStore
 from hushbot.training.prefix_attention import NAME, PrefixLayout, prefix_logits
 
 N = 60
@@ -127,6 +128,43 @@ def test_a_shared_prompt_is_read_once() -> None:
         with causal_lm.reading():
             score(causal_lm, continuations(20, of=300), batch_tokens=16384)
     assert sizes == [300 + 20]  # the last token of each predicts nothing that is asked for
+
+
+@pytest.mark.parametrize("budget", [16384, 128])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_in_flat_passes_what_groups_begin_with_is_read_once(seed: int, budget: int) -> None:
+    rng, model = random.Random(seed), make("llama")
+    prompt = rng.choices(range(N), k=20)
+    middles = [prompt + rng.choices(range(N), k=30) for _ in range(8)]
+    # No two of them end alike, so that all they share is a prompt, or a prompt and a middle.
+    ends = [[i, *rng.choices(range(N), k=rng.randint(0, 60))] for i in range(N)]
+    sequences = [Scored(i, [*rng.choice(middles), *end, 0], rng.choice([1, 20, 50])) for i, end in enumerate(ends)]
+    causal_lm, multiplied = CausalLM(model), list[int]()
+    with causal_lm.reading():
+        assert causal_lm.supports_trees(200)
+        assert causal_lm.is_flat
+    hook = model.model.layers[0].mlp.register_forward_pre_hook(lambda _, given: multiplied.append(len(given[0])))
+    with causal_lm.reading():
+        values = score(causal_lm, sequences, batch_tokens=budget)
+    hook.remove()
+    used = {tuple(sequence.ids[:50]) for sequence in sequences}
+    n_distinct = 20 + 30 * len(used) + sum(map(len, ends))
+    # Middles are read once each, the prompt before them once or with some of them.
+    assert n_distinct <= sum(multiplied) <= n_distinct + 20 * (len(used) - 1)
+    for sequence, value in zip(sequences, values, strict=True):
+        assert value.tolist() == pytest.approx(naive(model, sequence), abs=1e-4)
+
+
+def test_what_is_held_of_beginnings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, held = random.Random(1), list[int]()
+    long = [rng.choices(range(N), k=90) for _ in range(30)]
+    sequences = [Scored(i, [*long[i // 4], i % 4, *rng.choices(range(N), k=70)], 1) for i in range(120)]
+    cut = TokenStore.cut
+    monkeypatch.setattr(TokenStore, "cut", lambda self, n: (held.append(n), cut(self, n))[1])
+    causal_lm = CausalLM(make("llama"))
+    check(causal_lm.core, sequences, causal_lm, budget=200)
+    assert causal_lm.is_flat
+    assert 90 <= max(held) <= 200
 
 
 def test_several_prompts_share_a_pass_as_far_as_the_budget_goes() -> None:

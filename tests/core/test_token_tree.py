@@ -51,7 +51,7 @@ def test_every_sequence_is_in_one_group_that_is_as_long_as_it_says(
 def test_continuations_of_one_prompt_are_read_together() -> None:
     prompt = list(range(100, 400))
     sequences = [[*prompt, i, i + 1] for i in range(20)]
-    assert group(sequences, width=768, most=2048) == [(340, list(range(20)))]
+    assert group(sequences, width=768, most=2048) == [(340, tuple(range(20)))]
     # A row so short that attention costs next to nothing is never split; one that must be short is.
     assert {g.n_tokens for g in group(sequences, width=768, most=310)} == {310}
     assert [g.n_tokens for g in group(sequences, width=768, most=301)] == [302] * 20

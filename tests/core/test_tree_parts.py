@@ -40,6 +40,19 @@ def test_a_tree_is_read_to_where_it_branches_and_on_to_what_is_wanted() -> None:
     assert places(alone) == [3, 4]
 
 
+def test_below_one_branching_the_next_one_is_read_first() -> None:
+    # At 0 the root, at 1 and 2 the 7 and its 8, at 3 the 1, at 4 the 2 and at 5 its 3; at 6 the 9.
+    parts, _ = parts_of([[7, 8, 1, 4], [7, 8, 2, 3, 4], [9, 5]])
+    (crown,) = parts.crown
+    assert places(crown) == [0]
+    is_read, both = np.arange(7) < 1, np.array([True, True, False])
+    (next_one,) = parts.behind(is_read, both, at_once=False)
+    assert places(next_one) == [1, 2]  # up to the 8, behind which it is known whether the 1 or the 2 matters
+    assert [places(part) for part in parts.behind(is_read, both)] == [[1, 2, 3, 4, 5]]
+    is_read[[1, 2]] = True
+    assert [places(part) for part in parts.behind(is_read, np.array([False, True, False]), at_once=False)] == [[4, 5]]
+
+
 def test_what_all_phrases_begin_with_is_no_reason_to_stop() -> None:
     parts, _ = parts_of([[7, 8, 1, 5], [7, 8, 2, 5]])
     assert [places(part) for part in parts.crown] == [[0, 1, 2]]

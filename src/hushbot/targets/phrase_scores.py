@@ -1,9 +1,9 @@
 """How probable phrases are behind texts, read as far as it matters.
 
 Guarantees: a phrase's tokens have the log-probabilities that the model gives them behind the whole text; what phrases
-share is read once, and so is every other token, whatever is asked later. Where trees are large they are first read to
-where they branch, then on until the phrases that are left have together less than a given share of the probability of
-the best one. What a phrase has then is its log-probability, or, if it was left unread, an upper bound of it.
+share is read once, and so is every other token, whatever is asked later. Where trees are large they are read from one
+branching to the next, until the phrases that are left have together less than a given share of the probability of the
+best one. What a phrase has then is its log-probability, or, if it was left unread, an upper bound of it.
 
 Voids it: a model that cannot read trees behind a memory (`CausalLM.supports_branches` measures this).
 """

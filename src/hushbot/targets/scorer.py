@@ -1,7 +1,8 @@
 """Score token sequences: the chain rule, with what sequences share read once, and logits only where needed.
 
 Guarantees: sequences that begin alike are read as one tree (`token_tree`) where the model reads trees and that costs
-less; all others in batches of like length. Memory is bounded by a token budget, whatever the number of sequences; a
+less; what trees have in common at their beginning is read before them where they are read in flat passes (`flat_pass`);
+all others in batches of like length. Memory is bounded by a token budget, whatever the number of sequences; a
 matrix over the vocabulary holds a bounded number of positions; a score that is not finite is an `AuditError`.
 Sequences are batched by their tokens alone, so membership cannot show through batching.
 
@@ -11,7 +12,7 @@ logits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -72,20 +73,22 @@ def score(
     # A model without a plain head hands out whole rows of logits: one row at a time keeps that bounded.
     budget = min(batch_tokens, _CPU_TOKENS) if model.device.type == "cpu" else batch_tokens
     budget = budget if model.has_plain_head else 1
-    groups = _groups(model, sequences, budget)
-    beginnings = _Beginnings(model, groups, sequences, budget)
-    for batch in _batches(groups, budget, are_apart=not model.is_flat):
-        members = [i for row in batch for i in row.members]
-        values = _score_batch(model, batch, sequences, beginnings, measure).cpu()
-        pieces = torch.split(values, [_n_wanted(sequences[i]) for i in members])
-        if not bool(torch.isfinite(values).all()):
-            broken = next(i for i, piece in zip(members, pieces, strict=True) if not bool(torch.isfinite(piece).all()))
-            raise AuditError(
-                f"pair {sequences[broken].pair}: a log-probability is not finite; check the model's weights"
-            )
-        for i, piece in zip(members, pieces, strict=True):
-            results[i] = piece
+    for run in _runs(model, _groups(model, sequences, budget), sequences, budget):
+        beginnings = _Beginnings(model, run, budget)
+        for batch in _batches(list(run), budget, are_apart=not model.is_flat):
+            _keep(results, _score_batch(model, batch, sequences, beginnings, measure).cpu(), batch, sequences)
     return results
+
+
+def _keep(results: list[Tensor], values: Tensor, batch: Sequence[Group], sequences: Sequence[Scored]) -> None:
+    """Put the scores of a batch where they belong."""
+    members = [i for row in batch for i in row.members]
+    pieces = torch.split(values, [_n_wanted(sequences[i]) for i in members])
+    if not bool(torch.isfinite(values).all()):
+        broken = next(i for i, piece in zip(members, pieces, strict=True) if not bool(torch.isfinite(piece).all()))
+        raise AuditError(f"pair {sequences[broken].pair}: a log-probability is not finite; check the model's weights")
+    for i, piece in zip(members, pieces, strict=True):
+        results[i] = piece
 
 
 def _n_wanted(sequence: Scored) -> int:
@@ -98,7 +101,7 @@ def _groups(model: CausalLM, sequences: Sequence[Scored], most: int) -> list[Gro
     if len(read) > 1 and model.supports_trees(max(map(len, read))):
         # What groups begin with alike costs nothing in flat passes, so they need not be large.
         return group(read, width=model.attention_width // (_FLATTER if model.is_flat else 1), most=most)
-    return [Group(len(ids), [i]) for i, ids in enumerate(read)]
+    return [Group(len(ids), (i,)) for i, ids in enumerate(read)]
 
 
 def _read(sequence: Scored) -> list[int]:
@@ -106,31 +109,49 @@ def _read(sequence: Scored) -> list[int]:
     return sequence.ids[:-1]
 
 
+def _runs(
+    model: CausalLM, groups: Sequence[Group], sequences: Sequence[Scored], most: int
+) -> Iterator[dict[Group, tuple[int, ...]]]:
+    """Yield groups, neighbours together, and what each has in common with a neighbour at its beginning.
+
+    Nothing where trees are not read in flat passes; of one run, so many tokens at most as a pass may have.
+    """
+    ends = [(_read(sequences[row.members[0]]), _read(sequences[row.members[-1]])) for row in groups]
+    shared = [0, *(n_shared(before[1], after[0]) for before, after in pairwise(ends)), *([0] if ends else [])]
+    run: dict[Group, tuple[int, ...]] = {}
+    n_tokens, last = 0, ()
+    for row, (first, final), around in zip(groups, ends, pairwise(shared), strict=True):
+        # All of the group must begin like that, and something must be left of each.
+        n = min(max(around), n_shared(first, final), len(first) - 1) if model.is_flat else 0
+        beginning = tuple(first[:n])
+        n_more = n - n_shared(last, beginning)
+        if run and n_tokens + n_more > most:
+            yield run
+            run, n_tokens, n_more = {}, 0, n
+        run[row] = beginning
+        n_tokens, last = n_tokens + n_more, beginning
+    if run:
+        yield run
+
+
 class _Beginnings:
-    """What neighbouring groups begin with alike, read once, where a flat pass reads the rest behind it.
+    """What neighbouring groups begin with alike, read before them, where a flat pass reads the rest behind it.
 
     Args:
         model: Read as it stands.
-        groups: Of the sequences, neighbours side by side.
-        sequences: What is scored.
+        of: The beginning of each group.
         most: Most tokens of a pass.
     """
 
-    def __init__(self, model: CausalLM, groups: Sequence[Group], sequences: Sequence[Scored], most: int) -> None:
+    def __init__(self, model: CausalLM, of: Mapping[Group, tuple[int, ...]], most: int) -> None:
+        self._of = of
         self._store = TokenStore()
         self._features: list[Tensor] = []
         self._places: dict[tuple[int, ...], list[int]] = {(): []}
         self._slots: dict[tuple[int, ...], list[int]] = {(): []}
-        self._of: dict[int, tuple[int, ...]] = {}
-        if not model.is_flat or len(groups) < 2:
-            return
-        ends = [tuple(_read(sequences[i]) for i in (row.members[0], row.members[-1])) for row in groups]
-        shared = [0, *(n_shared(before[1], after[0]) for before, after in pairwise(ends)), 0]
-        for row, (first, last), around in zip(groups, ends, pairwise(shared), strict=True):
-            # All of the group must begin like that, and something must be left of each.
-            n = min(max(around), n_shared(first, last), len(first) - 1)
-            self._of[row.members[0]] = tuple(first[:n])
-        self._read(model, sorted(map(list, set(self._of.values()) - {()})), most)
+        distinct = sorted(set(of.values()) - {()})
+        if distinct:
+            self._read(model, [list(beginning) for beginning in distinct], most)
 
     def _read(self, model: CausalLM, sequences: list[list[int]], most: int) -> None:
         n_read = 0
@@ -147,14 +168,14 @@ class _Beginnings:
 
     def of(self, row: Group) -> list[int]:
         """Return where the features of a group's beginning stand among those that `read_on` returns first."""
-        return self._places[self._of.get(row.members[0], ())]
+        return self._places[self._of[row]]
 
     def read_on(self, model: CausalLM, batch: Sequence[Group], trees: Sequence[Packed]) -> tuple[Tensor, int]:
         """Return the features of all beginnings and those of trees behind theirs, and how many the former are."""
         if not self._features:
             return model.tree_features(trees), 0
         n_kept = self._store.n_tokens
-        texts = [self._slots[self._of[row.members[0]]] for row in batch]
+        texts = [self._slots[self._of[row]] for row in batch]
         features, _ = model.branch_features(StoredTexts(self._store, texts), trees)
         self._store.cut(n_kept)
         return torch.cat([*self._features, features]), n_kept

@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
     n_tokens: int
     """How long the row will be."""
-    members: list[int]
+    members: tuple[int, ...]
     """Their indices, sorted as `pack` wants them."""
 
 
@@ -111,7 +111,7 @@ def group(sequences: Sequence[list[int]], *, width: int, most: int) -> list[Grou
             size[left] = joined
             last[left], first[last[right]] = last[right], left
     starts = [at for at in range(len(order)) if first[last[at]] == at]
-    return [Group(size[at], order[at : last[at] + 1]) for at in starts]
+    return [Group(size[at], tuple(order[at : last[at] + 1])) for at in starts]
 
 
 def n_shared(one: Sequence[int], other: Sequence[int]) -> int:

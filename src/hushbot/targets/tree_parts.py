@@ -67,7 +67,7 @@ class TreeParts:
         Args:
             is_read: Per token of the tree, whether it was read; the root was.
             is_wanted: Per phrase, whether all of it is wanted.
-            at_once: Go on to the end of them, though some of where the tree branches was not read yet.
+            at_once: Go on to the end of each, not only to where the tree branches next.
         """
         key = (is_read.tobytes(), is_wanted.tobytes(), at_once)
         if key not in self._known:
