@@ -96,7 +96,7 @@ class FlatPass:
     @property
     def slots(self) -> list[int]:
         """Return where each token is kept, tree after tree."""
-        return (self._first + self._places).tolist()
+        return [self._first + place for place in self._places.tolist()]
 
     def read(self, body: Any) -> Tensor:
         """Return the features of all tokens, tree after tree, of a model that `is_readable`."""
@@ -120,13 +120,18 @@ class FlatPass:
             asking = query[group.tokens]
             if group.padding is not None:
                 asking = asking.index_select(0, group.padding[0])
-            rows = (asking, *(stored.index_select(0, group.slots) for stored in held))
-            by_head = (row.view(group.n_trees, -1, *row.shape[1:]).transpose(1, 2) for row in rows)
-            read, _ = sdpa_attention_forward(attention, *by_head, group.mask, scaling=attention.scaling)
-            read = read.view(len(asking), -1)
+            keys, values = (self._by_head(group, stored.index_select(0, group.slots)) for stored in held)
+            asking = self._by_head(group, asking)
+            read, _ = sdpa_attention_forward(attention, asking, keys, values, group.mask, scaling=attention.scaling)
+            read = read.flatten(0, 1).flatten(1)
             found.append(read if group.padding is None else read.index_select(0, group.padding[1]))
         attended: Tensor = attention.o_proj(torch.cat(found))
         return attended
+
+    @staticmethod
+    def _by_head(group: _Alike, rows: Tensor) -> Tensor:
+        """Return (trees and tokens, heads, head size) as (trees, heads, tokens, head size)."""
+        return rows.view(group.n_trees, -1, *rows.shape[1:]).transpose(1, 2)
 
     def _laid(self, values: Iterable[int]) -> IntArray:
         """Put a number per token of the trees where it stands in the pass."""

@@ -119,7 +119,8 @@ def _runs(
     ends = [(_read(sequences[row.members[0]]), _read(sequences[row.members[-1]])) for row in groups]
     shared = [0, *(n_shared(before[1], after[0]) for before, after in pairwise(ends)), *([0] if ends else [])]
     run: dict[Group, tuple[int, ...]] = {}
-    n_tokens, last = 0, ()
+    n_tokens = 0
+    last: tuple[int, ...] = ()
     for row, (first, final), around in zip(groups, ends, pairwise(shared), strict=True):
         # All of the group must begin like that, and something must be left of each.
         n = min(max(around), n_shared(first, final), len(first) - 1) if model.is_flat else 0
