@@ -58,6 +58,7 @@ from hushbot.targets.guided_local import MARGIN
 from hushbot.targets.local import LocalTarget
 from hushbot.targets.phrase_scores import End, Reading, begin, read_on
 from hushbot.targets.phrase_trees import Phrases, PhraseTrees
+from hushbot.targets.products import multiply
 from hushbot.targets.scorer import log_probabilities
 from hushbot.targets.token_store import StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
@@ -227,11 +228,12 @@ def bare_seconds(target: LocalTarget, n_tokens: int, rounds: int) -> float:
     layers = [module for module in target.causal_lm.core.modules() if isinstance(module, torch.nn.Linear)]
     inputs = [torch.randn(min(n_tokens, 1024), layer.in_features) for layer in layers]
 
-    def multiply() -> None:
+    def step() -> None:
         for layer, rows in zip(layers, inputs, strict=True):
-            F.linear(rows, layer.weight)
+            multiply(layer, rows)
 
-    return cpu_seconds(multiply, rounds) * n_tokens / len(inputs[0])
+    with torch.inference_mode():
+        return cpu_seconds(step, rounds) * n_tokens / len(inputs[0])
 
 
 def floor_seconds(target: LocalTarget, decision: Decision, rounds: int) -> float:

@@ -55,6 +55,7 @@ from hushbot.prompts import STATE_MARKER, render_state
 from hushbot.recipes.turn_level import TurnLevel
 from hushbot.targets.guided import sample_guided
 from hushbot.targets.local import LocalTarget
+from hushbot.targets.products import multiply
 from hushbot.targets.token_tree import n_shared
 from hushbot.tokens import encode, start_token
 from hushbot.training.backbone import SmolLM2Backbone, TinyBackbone
@@ -233,12 +234,12 @@ def bare_seconds(bot: LocalTarget, n_tokens: int, *, n_rows: int = 2048) -> floa
     with torch.inference_mode():
         inputs = [torch.randn(n_rows, layer.in_features) for layer in layers]
 
-        def multiply() -> None:
+        def step() -> None:
             for layer, rows in zip(layers, inputs, strict=True):
-                F.linear(rows, layer.weight)
+                multiply(layer, rows)
 
         for _ in range(5):
-            best = min(best, cpu_seconds(multiply))
+            best = min(best, cpu_seconds(step))
     return best * n_tokens / n_rows
 
 

@@ -25,6 +25,7 @@ from hushbot.errors import ConfigError
 from hushbot.targets import row_attention
 from hushbot.targets.branch_rows import lay_out, seen_within, starts_of
 from hushbot.targets.flat_pass import FlatPass, is_readable
+from hushbot.targets.products import multiply
 from hushbot.targets.row_cache import KeysValues, RowCache, SharedRowCache
 from hushbot.targets.token_store import BranchCache, StoredTexts, TokenStore
 from hushbot.targets.token_tree import Packed, pack
@@ -152,7 +153,7 @@ class CausalLM:
     def logits(self, features: Tensor) -> Tensor:
         """Return fp32 logits over the vocabulary of the features of some positions."""
         if self.has_plain_head:
-            features = self.core.get_output_embeddings()(features)
+            features = multiply(self.core.get_output_embeddings(), features)
         return features.float()
 
     def prefill(self, sequences: Sequence[Sequence[int]]) -> list[Prefilled]:

@@ -6,7 +6,8 @@ for trees of like size at once, over their own text and tree only. New keys and 
 the texts stand, and all are gathered from there.
 
 The model's own modules are called: norms, projections (with an adapter, a bias or quantised weights, if they have
-them), rotary embedding, gated layers, fused attention. Only the order of the calls stands here.
+them), rotary embedding, fused attention; plain projections by the fastest routine (`products`). Only the order of the
+calls stands here.
 
 Voids it: any other order. `is_readable` asks for Llama's classes themselves, and for no hooks on what is not called
 here; `CausalLM` measures the rest on a few tokens, and else reads padded rows through the model's own forward pass.
@@ -22,17 +23,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaDecoderLayer,
+    LlamaMLP,
     LlamaModel,
     apply_rotary_pos_emb,
 )
 
 from hushbot.intervals import IntArray
 from hushbot.targets.branch_rows import seen_within
+from hushbot.targets.products import is_bare, multiply
 from hushbot.targets.token_store import TokenStore
 from hushbot.targets.token_tree import Packed
 
@@ -105,14 +108,14 @@ class FlatPass:
         for number, layer in enumerate(body.layers):
             normed = layer.input_layernorm(hidden)
             hidden = hidden + self._attend(layer.self_attn, number, normed, cos[0], sin[0])
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            hidden = hidden + _gated(layer.mlp, layer.post_attention_layernorm(hidden))
         features: Tensor = body.norm(hidden)
         return features.index_select(0, self._moved(self._places))
 
     def _attend(self, attention: Any, number: int, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return what one layer's attention makes of all tokens."""
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        query, key, value = (project(normed).view(len(normed), -1, attention.head_dim) for project in projections)
+        query, key, value = (multiply(one, normed).view(len(normed), -1, attention.head_dim) for one in projections)
         query, key = apply_rotary_pos_emb(query, key, cos, sin)
         held = (key, value) if self._store is None else self._store.put(number, self._first, key, value)
         found = []
@@ -125,8 +128,7 @@ class FlatPass:
             read, _ = sdpa_attention_forward(attention, asking, keys, values, group.mask, scaling=attention.scaling)
             read = read.flatten(0, 1).flatten(1)
             found.append(read if group.padding is None else read.index_select(0, group.padding[1]))
-        attended: Tensor = attention.o_proj(torch.cat(found))
-        return attended
+        return multiply(attention.o_proj, torch.cat(found))
 
     @staticmethod
     def _by_head(group: _Alike, rows: Tensor) -> Tensor:
@@ -174,20 +176,22 @@ def is_readable(body: Any) -> bool:
     """Return whether a model without its head is of classes that are known here, and nothing hangs on their calls."""
     return (
         type(body) is LlamaModel
-        and _is_bare(body)
+        and is_bare(body)
         and all(
             type(layer) is LlamaDecoderLayer
             and type(layer.self_attn) is LlamaAttention
-            and _is_bare(layer)
-            and _is_bare(layer.self_attn)
+            and is_bare(layer)
+            and is_bare(layer.self_attn)
             for layer in body.layers
         )
     )
 
 
-def _is_bare(module: nn.Module) -> bool:
-    # Some libraries put a forward of their own beside the class's.
-    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+def _gated(mlp: Any, rows: Tensor) -> Tensor:
+    """Return what a gated layer makes of rows."""
+    if type(mlp) is not LlamaMLP or not is_bare(mlp):
+        return mlp(rows)  # type: ignore[no-any-return]
+    return multiply(mlp.down_proj, mlp.act_fn(multiply(mlp.gate_proj, rows)) * multiply(mlp.up_proj, rows))
 
 
 def _like_sizes(order: IntArray, sizes: IntArray) -> list[IntArray]:

@@ -11,8 +11,8 @@ text are not read to their end (`phrase_scores`). They are drawn by an upper bou
 fall on one are sifted once the rest of it is read (rejection sampling), so the law is the same. The mass that is told
 of a choice counts their bounds: too much by at most a ten-thousandth.
 Phrase tokens are those that the tokenizer gives text and phrase together; where one of them straddles the end of the
-text, or the text was not sampled in the tokenizer's own spelling, the text is read anew in that spelling
-(`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
+text, or the text was not sampled in the tokenizer's own spelling, it is read anew in that spelling from where the two
+part (`GuidedSampler.n_respelled` counts how often). Random numbers belong to the way a text was drawn, so no two
 lots of draws share any, not even those that reach the same text in different spellings.
 
 Voids it: a model that cannot read trees behind a memory (`CausalLM.supports_branches` measures this).
@@ -78,7 +78,7 @@ class GuidedSampler:
     batch_rows: int
     batch_tokens: int
     n_respelled: int = 0
-    """How many texts were read anew because their tokens were not the tokenizer's own."""
+    """How many texts were read anew at their end because their tokens were not the tokenizer's own."""
     _prompts: Sequence[str] = ()
     _waiting: Waiting = field(init=False)
     _harvest: Harvest = field(init=False)
