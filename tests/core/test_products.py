@@ -65,6 +65,8 @@ def test_whatever_is_special_is_called_as_it_is(asked: list[int]) -> None:
         assert torch.equal(multiply(doubled, rows), 2 * F.linear(rows, doubled.weight, doubled.bias))
         for dtype in (torch.float64, torch.bfloat16):
             assert multiply(layer(dtype=dtype), rows.to(dtype)).dtype is dtype
+        assert multiply(layer(), rows[0]).shape == (512,)
+        assert multiply(layer(), rows[None]).shape == (1, 100, 512)
     assert calls == ["hook", "forward"]
     assert asked == []
 

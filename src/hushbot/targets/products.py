@@ -29,14 +29,14 @@ _Routine = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def multiply(layer: Any, rows: Tensor) -> Tensor:
-    """Return what a layer makes of rows, of shape (any, its inputs)."""
+    """Return what a layer makes of rows, of shape (any, its inputs); of other shapes, as it does itself."""
     if type(layer) is not nn.Linear or not is_bare(layer) or rows.requires_grad or torch.is_grad_enabled():
         return layer(rows)  # type: ignore[no-any-return]
     weight, bias = layer.weight, layer.bias
     is_plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype is torch.float32
-    is_large = weight.numel() * len(rows) >= _LEAST
+    is_large = rows.dim() == 2 and weight.numel() * len(rows) >= _LEAST
     routine = _routine() if is_plain and is_large and rows.dtype is torch.float32 else None
-    return layer(rows) if routine is None else routine(rows, weight, bias)  # type: ignore[no-any-return]
+    return layer(rows) if routine is None else routine(rows, weight, bias)
 
 
 def is_bare(module: nn.Module) -> bool:
@@ -48,7 +48,8 @@ def is_bare(module: nn.Module) -> bool:
 @cache
 def _routine() -> _Routine | None:
     """Return a routine that is faster here than torch's own; None where there is none."""
-    if not (torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.backends.mkldnn.is_available()):
+    # Without oneDNN the routine is not there, which is found out below.
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
         return None
 
     def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
