@@ -6,8 +6,8 @@ for trees of like size at once, over their own text and tree only. New keys and 
 the texts stand, and all are gathered from there.
 
 The model's own modules are called: norms, projections (with an adapter, a bias or quantised weights, if they have
-them), rotary embedding, fused attention; plain projections by the fastest routine (`products`). Only the order of the
-calls stands here.
+them), angles of the rotary embedding, fused attention; plain projections by the fastest routine (`products`). Only the
+order of the calls and the turning of queries and keys stand here.
 
 Voids it: any other order. `is_readable` asks for Llama's classes themselves, and for no hooks on what is not called
 here; `CausalLM` measures the rest on a few tokens, and else reads padded rows through the model's own forward pass.
@@ -30,7 +30,6 @@ from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaMLP,
     LlamaModel,
-    apply_rotary_pos_emb,
 )
 
 from hushbot.intervals import IntArray
@@ -105,18 +104,20 @@ class FlatPass:
         """Return the features of all tokens, tree after tree, of a model that `is_readable`."""
         hidden = body.embed_tokens(self._moved(self._ids))
         cos, sin = body.rotary_emb(hidden[None], position_ids=self._moved(self._positions)[None])
+        turn = cos[0][:, None], sin[0][:, None].clone()
+        turn[1][..., : turn[1].shape[-1] // 2].neg_()  # there the other half is taken off
         for number, layer in enumerate(body.layers):
             normed = layer.input_layernorm(hidden)
-            hidden = hidden + self._attend(layer.self_attn, number, normed, cos[0], sin[0])
-            hidden = hidden + _gated(layer.mlp, layer.post_attention_layernorm(hidden))
+            hidden += self._attend(layer.self_attn, number, normed, turn)
+            hidden += _gated(layer.mlp, layer.post_attention_layernorm(hidden))
         features: Tensor = body.norm(hidden)
         return features.index_select(0, self._moved(self._places))
 
-    def _attend(self, attention: Any, number: int, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attend(self, attention: Any, number: int, normed: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Return what one layer's attention makes of all tokens."""
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         query, key, value = (multiply(one, normed).view(len(normed), -1, attention.head_dim) for one in projections)
-        query, key = apply_rotary_pos_emb(query, key, cos, sin)
+        query, key = _turned(query, *turn), _turned(key, *turn)
         held = (key, value) if self._store is None else self._store.put(number, self._first, key, value)
         found = []
         for group in self._groups:
@@ -187,11 +188,18 @@ def is_readable(body: Any) -> bool:
     )
 
 
+def _turned(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return queries or keys, (tokens, heads, head size), with the rotary embedding of their positions."""
+    return (rows * cos).addcmul_(rows.roll(rows.shape[-1] // 2, dims=-1), sin)
+
+
 def _gated(mlp: Any, rows: Tensor) -> Tensor:
     """Return what a gated layer makes of rows."""
     if type(mlp) is not LlamaMLP or not is_bare(mlp):
         return mlp(rows)  # type: ignore[no-any-return]
-    return multiply(mlp.down_proj, mlp.act_fn(multiply(mlp.gate_proj, rows)) * multiply(mlp.up_proj, rows))
+    gated = mlp.act_fn(multiply(mlp.gate_proj, rows))
+    gated *= multiply(mlp.up_proj, rows)
+    return multiply(mlp.down_proj, gated)
 
 
 def _like_sizes(order: IntArray, sizes: IntArray) -> list[IntArray]:
