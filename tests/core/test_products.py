@@ -48,6 +48,16 @@ def test_a_fast_routine_is_for_many_products(asked: list[int]) -> None:
     assert asked == [32]
 
 
+def test_rows_are_padded_to_few_numbers(asked: list[int]) -> None:
+    rows = torch.randn(1100, 64)
+    with torch.no_grad():
+        for n in range(32, 1100):
+            assert multiply(layer(), rows[:n]).shape == (n, 512)
+    assert sorted(set(asked))[:9] == [32, 40, 48, 56, 64, 80, 96, 112, 128]
+    assert len(set(asked)) == 4 * 5 + 2  # from 32 to 1024, and up to 1280
+    assert all(n <= size <= 1.25 * n for n, size in zip(range(32, 1100), asked, strict=True))
+
+
 def test_whatever_is_special_is_called_as_it_is(asked: list[int]) -> None:
     rows, calls = torch.randn(100, 64), list[str]()
 

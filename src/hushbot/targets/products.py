@@ -5,7 +5,7 @@ never on a measurement, so the same run gives the same numbers. Without gradient
 
 On CPUs with AVX-512, torch's own fp32 products go through MKL, which takes its slower path on processors that are not
 Intel's: oneDNN, which torch brings along, is up to twice as fast there. The weights are read where they lie; nothing
-is packed or kept.
+is packed or kept. oneDNN compiles and keeps a kernel for each number of rows, so rows are padded to few such numbers.
 
 Voids it: nothing here; a layer of another class, with hooks, or with weights of a special kind is called as it is.
 
@@ -36,7 +36,16 @@ def multiply(layer: Any, rows: Tensor) -> Tensor:
     is_plain = type(weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype is torch.float32
     is_large = rows.dim() == 2 and weight.numel() * len(rows) >= _LEAST
     routine = _routine() if is_plain and is_large and rows.dtype is torch.float32 else None
-    return layer(rows) if routine is None else routine(rows, weight, bias)
+    if routine is None:
+        return layer(rows)  # type: ignore[no-any-return]
+    n_more = padded(len(rows)) - len(rows)
+    return routine(F.pad(rows, (0, 0, 0, n_more)) if n_more else rows, weight, bias)[: len(rows)]
+
+
+def padded(n: int) -> int:
+    """Return the next number of rows that products are made for: four from one power of two to the next."""
+    step = 1 << max(0, (n - 1).bit_length() - 3)
+    return -(-n // step) * step
 
 
 def is_bare(module: nn.Module) -> bool:
