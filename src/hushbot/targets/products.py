@@ -43,8 +43,8 @@ def multiply(layer: Any, rows: Tensor) -> Tensor:
 
 
 def padded(n: int) -> int:
-    """Return the next number of rows that products are made for: four from one power of two to the next."""
-    step = 1 << max(0, (n - 1).bit_length() - 3)
+    """Return the next number of rows that products are made for: four to each power of two, eight above 1,024."""
+    step = 1 << max(0, (n - 1).bit_length() - (3 if n <= 1024 else 4))
     return -(-n // step) * step
 
 
